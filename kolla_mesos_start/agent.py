@@ -157,6 +157,7 @@ class Agent:
             tree, report, settings.wait_timeout, settings.generation, partial(_published_generation, preparer)
         )
         candidacy = self._candidacy(settings, tree, registration, report)
+        preparer.election = None
         result: Result | None = None
         for runnable in waiting:
             if candidacy and runnable.command.is_daemon:

@@ -96,9 +96,9 @@ class Handoff(NamedTuple):
     `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
     `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
     `refreshing` a Refreshing or None, `stopping` a Stopping or None, `election` an
-    election.membership.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
+    election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
     definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
-    only with an election.
+    if a restart passes through an election.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.

@@ -30,8 +30,8 @@ WORDS = {
     " the data are lost, use `kolla_mesos_ctl elect --accept-empty` for each of them",
     decide.EMPTY: "{hosts} should have data, and has none: check its disk; if its data are lost, use"
     " `kolla_mesos_ctl elect --accept-empty`",
-    decide.LEFT: "{hosts} was left out of a decision, and still has its old data: remove them, or use"
-    " `kolla_mesos_ctl elect --forget`",
+    decide.LEFT: "{hosts} was left out of a decision, and still has its old data: remove that, so that it"
+    " gets all data from the others",
     decide.NO_PLACE: "{hosts} is no member, and there are as many members as the definition allows: use"
     " `kolla_mesos_ctl elect --forget` for the host that it replaces",
     decide.TOO_MANY: "there are more hosts than `members` in the definition; not members yet: {hosts}",

@@ -35,6 +35,7 @@ from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.findings import ERROR
 from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.tree.znodes import Znodes
 from tests import secured
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -426,6 +427,14 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
     assert told == [*[CHECKED] * 2, *["ready"] * 2, refreshed, *stopped]
 
 
+def are_the_znodes_of_an_election(block: Block, ground: Ground) -> None:
+    """Those that agents and the operator's tool use."""
+    at = Znodes("<prefix>", "<id>", "a/<role>", "<host>").election
+    wanted = [at.top, at.turn, at.decision, at.member("<host>"), at.candidate("<host>"), at.runner("<host>")]
+    drawn = [f"<prefix>/<id>/{path}" for path in paths(block)]
+    assert sorted(drawn) == sorted([*wanted, at.override])
+
+
 def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
     """Everything in the tree is drawn, and everything drawn is there."""
     # The token of a service that was removed is kept.
@@ -774,7 +783,10 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{REFERENCE}/definition.rst": {'{"name": ': is_a_definition},
     f"{REFERENCE}/launch.rst": {"tag: ": places_the_containers},
     AGENT: {"kolla_mesos_start check": is_typed_in_a_container},
-    TREE: {"<prefix>/<deployment>/": is_what_a_run_leaves},
+    TREE: {
+        "<prefix>/<deployment>/": is_what_a_run_leaves,
+        "status/global/<role>/election": are_the_znodes_of_an_election,
+    },
     ARCHITECTURE: {"read ": are_the_stages},
     CONTRIBUTING: {
         "bin/test\n": is_a_call_of_the_tests,

@@ -191,6 +191,26 @@ def test_a_host_that_lost_its_data_is_accepted_for_one_epoch(cluster: Cluster) -
     assert cluster.shown()["winner"] == "h2"
 
 
+def test_a_position_that_can_not_be_found_is_explained(cluster: Cluster) -> None:
+    """Its host is there, so it is not missing."""
+    cluster.formed()
+    cluster.start(h1="g:5", h2="g:7")
+    cluster.containers.start(NAME, "h3").says("this host is no candidate yet")
+    cluster.candidates("h1", "h2")
+    said = eventually(lambda: _explained(cluster, "no position"), "the failure is explained")
+    assert "infra/db on h3 for " in said
+    assert "db/position: exit status 1; this host is no candidate yet; see its log" in said
+    assert cluster.shown()["missing"] == []
+    (cluster.disks / "h3" / "position").write_text("g:1\n")
+    cluster.ready(*HOSTS)
+
+
+def _explained(cluster: Cluster, kind: str) -> str:
+    """The text of the cause of this kind."""
+    found = json.loads(run_ctl(cluster.deployment, "explain", "--format", "json").stdout)["causes"]
+    return "".join(each["text"] for each in found if each["kind"] == kind)
+
+
 # What is asked for while h1 and h2 are candidates, and why it is refused.
 REFUSED = [
     (["--winner", "h1"], "infra/db: missing: h3; a missing host may have the newest data: name each of them"),

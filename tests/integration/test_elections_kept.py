@@ -77,7 +77,8 @@ def test_an_older_election_is_not_restored(zk: KazooClient, site: Deployment, tm
     zk.delete(f"{site.path}/{ROLE}/election/members/h3")
     kept = formed(zk, site, 5, "h1", "h2", "h4")
     publish(site, "infra/other", DAEMON)
-    ctl(site, "restore", file, "--yes")
+    said = ctl(site, "restore", file, "--yes").stderr
+    assert "the record of the election of db stays as it is now\n" in said
     assert recorded(zk, site) == kept
     assert "is already as in" in ctl(site, "restore", file).stdout
 

@@ -280,7 +280,7 @@ must come back empty, whatever its position is. --forget removes a member for go
 replaced: another one takes its place. Each of these asks for confirmation. The status is 1, and nothing is
 changed, if the agents would refuse it, or if the election has changed meanwhile.
 """,
-    example="kolla_mesos_ctl elect mariadb --winner ctl-1 --without ctl-3 --deployment site",
+    example="kolla_mesos_ctl elect mariadb --deployment site",
     add_arguments=_add_arguments,
     run=run,
 )

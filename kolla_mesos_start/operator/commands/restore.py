@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.ensemble import acls, archive, publication, removal
+from kolla_mesos_start.operator.ensemble import acls, archive, elections, publication, removal
 from kolla_mesos_start.operator.ensemble.archive import Snapshot
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
 from kolla_mesos_start.operator.ensemble.publication import Held
@@ -57,7 +57,7 @@ def run(invocation: Invocation) -> int:
 def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     client, znodes, file = invocation.client, invocation.znodes, invocation.options.file
     found = take(client, znodes)
-    wanted = with_elections(wanted, found)
+    given, wanted = wanted, with_elections(wanted, found)
     same = (found.published, found.recorded) == (wanted.published, wanted.recorded)
     same = same and found.floor >= wanted.floor
     if same and wanted.acl in (b"", found.acl):
@@ -75,6 +75,8 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
         if there:
             raise removal.InUse(f"{there}: stop them first; nothing was changed")
         _print_differences(invocation, found, wanted)
+        for role in sorted(elections.changed(given.recorded, wanted.recorded)):
+            invocation.err.print(f"the record of the election of {role} stays as it is now", markup=False)
         what = f"replace {znodes.deployment} by what was {_origin(wanted)}"
         if not invocation.confirmed(what):
             return DECLINED
@@ -130,7 +132,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 SUBCOMMAND = Subcommand(
     description="""\
 Make the deployment equal to a snapshot: definitions, variables, files, and completed one-time commands.
-Fencing tokens keep growing. Everything that is not in the snapshot is removed. A different deployment is
+Fencing tokens keep growing. Everything that is not in the snapshot is removed. The record of an election
+stays as it is now, if there is one: it belongs to the data on the hosts' disks. A different deployment is
 replaced only after a confirmation, and not while it has containers (status 1).
 """,
     example="kolla_mesos_ctl restore site.tar --deployment site --hosts zk4:2181",

@@ -50,9 +50,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Save the definitions, variables and files of the deployment, and its completed one-time commands, to one tar
-file. It contains every secret, and only its owner can read it. `restore` restores it, here or in another
-ensemble. Unpacked, it is a directory that can be published.
+Save the definitions, variables and files of the deployment, its completed one-time commands, and the members
+and last decision of its elections to one tar file. It contains every secret, and only its owner can read it.
+`restore` restores it, here or in another ensemble. Unpacked, it is a directory that can be published.
 """,
     example="kolla_mesos_ctl snapshot site.tar --deployment site",
     add_arguments=_add_arguments,

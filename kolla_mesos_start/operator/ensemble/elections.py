@@ -55,6 +55,11 @@ def roles(paths: Iterable[str]) -> set[str]:
     return {role for role in map(role_of, paths) if role is not None}
 
 
+def changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> set[str]:
+    """The roles whose elections differ in two records of a deployment."""
+    return roles(path for path in {*before, *after} if before.get(path) != after.get(path))
+
+
 def roots(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
     """The znode of each election by its role."""
     scope = znodes.scope(GLOBAL)

@@ -71,10 +71,13 @@ class LiveElection(NamedTuple):
 
     @property
     def missing(self) -> list[ElectionHost]:
-        """The hosts without a container that the decision waits for."""
-        waited = self.verdict.hosts if isinstance(self.verdict, Wait) else ()
-        names = {*waited, *(self.verdict.missing if isinstance(self.verdict, Refused) else ())}
-        return [each for each in self.hosts if each.part == MISSING and each.host in names]
+        """The members without a container that the decision waits for."""
+        if self.ready or self.state == records.BOOTSTRAPPING:
+            return []
+        override = self.snapshot.valid_override
+        without = set(map(printable, override.without)) if override else set()
+        absent = [each for each in self.hosts if each.part == MISSING and each.member]
+        return [each for each in absent if each.host not in without]
 
     @property
     def unknown(self) -> int:
@@ -86,7 +89,7 @@ class LiveElection(NamedTuple):
     @property
     def refused(self) -> list[str]:
         """Each refusal in a sentence: that of the decision, and those of single hosts."""
-        whole = [words.describe(self.verdict, self.snapshot)] if isinstance(self.verdict, Refused) else []
+        whole = [_words(self.verdict, self.snapshot)] if isinstance(self.verdict, Refused) else []
         return list(dict.fromkeys([*whole, *(each.refused for each in self.hosts if each.refused)]))
 
     @property
@@ -115,9 +118,9 @@ class LiveElection(NamedTuple):
         """How far it has come, in a few words."""
         if self.refused:
             return "; ".join(self.refused)
-        if not (isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING):
-            return self.text
-        found = f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
+        found = self.text
+        if isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING:
+            found = f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
         names = [each.host for each in self.missing]
         names += [f"{self.unknown} {'more ' if names else ''}of unknown name"] if self.unknown else []
         return f"{found}; missing {', '.join(names)}" if names else found
@@ -128,8 +131,8 @@ class LiveElection(NamedTuple):
         if self.ready:
             return f"ready on {', '.join(self.ready)}"
         if isinstance(self.verdict, Elected):
-            return words.describe(Wait(decide.OTHER, (self.verdict.winner,)), self.snapshot)
-        return words.describe(self.verdict, self.snapshot)
+            return _words(Wait(decide.OTHER, (self.verdict.winner,)), self.snapshot)
+        return _words(self.verdict, self.snapshot)
 
 
 # -- what is read -----------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ def live_election(
     except BadRecord as error:
         turn = view.znode(znodes.election.turn)
         found = Snapshot(election.members, turn.stat.version if turn else 0, ready=ready)
-        return LiveElection(found, Refused(decide.BAD_RECORD, (printable(str(error)),)), ())
+        return LiveElection(found, Refused(decide.BAD_RECORD, (str(error),)), ())
     hosts = _Hosts(znodes, election, found, existing, ended, view)
     return LiveElection(found, verdict, tuple(hosts.all()))
 
@@ -206,6 +209,11 @@ def _below(place: str, view: View, decode: Callable[[str, bytes], T]) -> dict[st
     return {host: decode(f"{place}/{host}", znode.data) for host, znode in znodes.items() if znode}
 
 
+def _words(verdict: Wait | Refused, found: Snapshot) -> str:
+    """As agents say it. The names of hosts are those of znodes."""
+    return printable(words.describe(verdict, found))
+
+
 class _Hosts:
     """Describes the hosts of one election."""
 
@@ -236,13 +244,13 @@ class _Hosts:
                 one = self.absent(host)
             else:
                 one = self.missing(host)
-            yield one._replace(member=member.state if member else None)
+            yield one._replace(host=printable(host), member=member.state if member else None)
 
     def candidate(self, host: str) -> ElectionHost:
         position = str(self.found.candidates[host].position)
         own: Verdict | Join = decide.decide(self.found, host)
         whole = not (self.found.running or self.found.ready) and own == decide.judge(self.found)
-        refused = words.describe(own, self.found) if isinstance(own, Refused) and not whole else ""
+        refused = _words(own, self.found) if isinstance(own, Refused) and not whole else ""
         since = _made(self.view.znode(self.znodes.election.candidate(host)))
         return ElectionHost(host, CANDIDATE, position, None, since, refused=refused)
 
@@ -296,5 +304,11 @@ def as_data(election: LiveElection) -> dict[str, Any]:
         "refused": election.refused,
         "since": election.since,
         "override": override and {key: value for key, value in override._asdict().items() if value},
-        "hosts": [each._asdict() for each in election.hosts],
+        "hosts": [_host_data(each) for each in election.hosts],
     }
+
+
+def _host_data(each: ElectionHost) -> dict[str, Any]:
+    is_missing = each.part == MISSING
+    times = {"since": None if is_missing else each.since, "last_seen": each.since if is_missing else None}
+    return {**each._asdict(), **times}

@@ -24,7 +24,7 @@ from kolla_mesos_start.definition.model import (
     Step,
 )
 from kolla_mesos_start.definition.texts import sublabel
-from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING
+from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, counted
 from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
 
 # Keys of the daemon that Marathon does not have.
@@ -436,6 +436,47 @@ def _port(ready: Ready) -> int | None:
         return None
 
 
+def elections(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+    """Elections that are never decided, or whose position command does harm."""
+    for each in readings:
+        daemon = each.graph.daemon if each.graph else None
+        election = daemon.election if daemon else None
+        if not (each.graph and daemon and election):
+            continue
+        label = f"{daemon.label}.election"
+        if each.wanted is not None and each.wanted != election.members:
+            message = (
+                f"{election.members}, but the service has {counted(each.wanted, 'instance')}: an election"
+                " waits for every member, and no other host takes part"
+            )
+            yield Issue(ERROR, each.name, f"{label}.members", message)
+        if daemon.ready and daemon.ready.kind in ("default", "alive"):
+            message = (
+                "with an election, expected a check that holds only for a member of a working cluster, not"
+                " for any daemon that runs"
+            )
+            yield Issue(WARNING, each.name, f"{daemon.label}.ready", message)
+        command = next((one for one in each.graph.commands if one.path == election.position), None)
+        if command:
+            for message in _bad_position(command, daemon):
+                yield Issue(WARNING, each.name, f"{label}.position", message)
+
+
+def _bad_position(command: Command, daemon: Command) -> Iterator[str]:
+    """What may go wrong with the position command of an election."""
+    if command.user != daemon.user:
+        users = [each.user or "the agent's user" for each in (command, daemon)]
+        yield (
+            f"{command.path} runs as {users[0]}, and the daemon as {users[1]}: the daemon may not be able to"
+            " use files that it leaves behind"
+        )
+    if command.timeout is None:
+        yield f"{command.path} has no `timeout`: if it hangs, no host bootstraps the cluster"
+    if command.succeeds != (0,):
+        statuses = ", ".join(map(str, command.succeeds))
+        yield f"{command.path} succeeds with {statuses}: its output then counts as the position of the data"
+
+
 CHECKS = (
     same_role,
     unknown_dependencies,
@@ -451,6 +492,7 @@ CHECKS = (
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,
+    elections,
 )
 
 

@@ -16,11 +16,12 @@ from typing import Any, Callable
 
 from kolla_mesos_start.definition.document import Document, digest, load
 from kolla_mesos_start.definition.fields import BY_TEMPLATE, to_boolean
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.forms import DAEMON, ELECTION
 from kolla_mesos_start.definition.model import File, Graph, Step
 from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
+from kolla_mesos_start.election.candidacy import example
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.operator.deployment import acl, directory, instances, launch, secret_values, templates
 from kolla_mesos_start.operator.deployment.container_settings import is_port
@@ -313,6 +314,7 @@ class _ServiceReader:
     ) -> None:
         self.given = given
         self.found, self.templates, self.deployment = found, templates, deployment
+        self.elected: Mapping[str, str] | None = None  # what the daemon's templates see of its election
         self.is_unread = bool(deployment.unread & {"", service.name})
         self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
         self.hosts = tuple(service.variables.hosts)
@@ -322,6 +324,9 @@ class _ServiceReader:
         document = self.document()
         if document is None:
             return ServiceReading(service.name, None, None, self.hosts, {}, None, service.enabled)
+        daemon = _service(document).get(DAEMON)
+        if isinstance(daemon, dict) and daemon.get(ELECTION):
+            self.elected = example()
         graph, wanted, steps = None, None, {}
         for host in self.hosts or ("",):
             on_host = self.on_host(host)
@@ -372,7 +377,8 @@ class _OnHost:
     def __init__(self, reader: _ServiceReader, host: str, variables: Mapping[str, str]) -> None:
         self.reader, self.host, self.variables = reader, host, variables
         self.found, self.service = reader.found, reader.service
-        self.context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
+        context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
+        self.context = context._replace(election=reader.elected)
         self.known = frozenset(variables) | BUILTIN
         # Labels whose value is unknown: rendering failed, or needs values that only an agent knows.
         self.unsure: set[str] = set()

@@ -35,6 +35,24 @@ service:
     dependencies: [db/sync]
     ready: {tcp: "{{ port }}"}
 """
+CLUSTER = """\
+commands:
+  position: {command: db-position, user: db, timeout: 60}
+service:
+  instances: 3
+  daemon:
+    command: db
+    user: db
+    ready: {command: db-is-synced}
+    election: {position: cluster/position, members: 3, start: db --new}
+    files:
+      db.conf: {dest: /etc/db/db.conf}
+"""
+LAUNCH = """\
+hosts: {control: [c1, c2, c3]}
+services:
+  infra/cluster: {image: db, placement: control, replicas: each}
+"""
 WEB = """\
 service:
   daemon:
@@ -56,6 +74,7 @@ SITE: dict[str, str | bytes] = {
     "services__shop__web__files__web.conf": CONF,
 }
 DB_YML, WEB_YML = "services/infra/db/definition.yml", "services/shop/web/definition.yml"
+CLUSTER_YML = "services/infra/cluster/definition.yml"
 WEB_CONF = "services/shop/web/files/web.conf"
 
 
@@ -78,12 +97,28 @@ def conf(text: str | bytes) -> dict[str, str | bytes]:
     return {"services__shop__web__files__web.conf": text}
 
 
+def cluster(old: str, new: str, **more: str) -> dict[str, str | bytes]:
+    """The site with a daemon that has an election."""
+    assert old in CLUSTER
+    return {
+        "services__infra__cluster__definition_yml": CLUSTER.replace(old, new),
+        "services__infra__cluster__files__db.conf": "role = {{ election.role }}\n",
+        **more,
+    }
+
+
 TASK = db(DB[DB.index("service:") :], "")
 
 
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     """Loops over members and what only an agent knows are no mistakes."""
     assert found_in(tmp_path, {}) == []
+
+
+def test_an_election_is_no_mistake(tmp_path: Path) -> None:
+    """Templates of the daemon see its result."""
+    assert found_in(tmp_path / "a", cluster("", "")) == []
+    assert found_in(tmp_path / "b", cluster("", "", launch_yml=LAUNCH)) == []
 
 
 def test_an_upgrade_is_no_mistake(tmp_path: Path) -> None:
@@ -332,6 +367,29 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
      "services/shop/web/variables.yml", 2, "c: expected a single value"),
     "two values of one variable": ({"variables__port": "1\n"}, "error", "variables.yml", 2,
      "port has a value in another file too"),
+    "an election of fewer members": (cluster("instances: 3", "instances: 5"), "error", CLUSTER_YML, 9,
+     "election.members: 3, but the service has 5 instances: an election waits for every member"),
+    "an election without a command that prints the position": (
+     cluster("cluster/position", "cluster/psition"), "error", CLUSTER_YML, 9,
+     "has no command 'cluster/psition'; nearest is 'cluster/position'"),
+    "an election whose position is a one-time command": (
+     cluster("timeout: 60", "timeout: 60, run_once: host"), "error", CLUSTER_YML, 9,
+     "expected a plain command"),
+    "an election in which every daemon that runs is ready": (
+     cluster("{command: db-is-synced}", "{alive: 1}"), "warning", CLUSTER_YML, 8,
+     "service.daemon.ready: with an election, expected a check that holds only for a member"),
+    "an election whose position command has another user": (
+     cluster("user: db, ", ""), "warning", CLUSTER_YML, 9,
+     "position: cluster/position runs as the agent's user, and the daemon as db"),
+    "an election whose position command may hang": (
+     cluster(", timeout: 60", ""), "warning", CLUSTER_YML, 9, "cluster/position has no `timeout`"),
+    "an election whose position command may fail": (
+     cluster("timeout: 60", "timeout: 60, succeeds: [0, 1]"), "warning", CLUSTER_YML, 9,
+     "cluster/position succeeds with 0, 1"),
+    "an election on more hosts than members": (
+     cluster("", "", launch_yml=LAUNCH.replace("c3", "c3, c4")), "error", CLUSTER_YML, 9,
+     "election.members: 3, but the service has 4 instances"),
+    "a result without an election": (conf("{{ election.role }}\n"), "error", WEB_CONF, 1, "election"),
     "a misspelt file": ({"services__shop__web__varaibles_yml": ""}, "error",
      "services/shop/web/varaibles.yml", None, "unknown name"),
 }  # fmt: skip

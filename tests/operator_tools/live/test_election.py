@@ -254,16 +254,15 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         {**FORMED, **hosts(h1="starting", h2="g:8")},
         [
             f"electing for {SINCE}: no instance is ready, and the daemon of h1 has not ended: no host can"
-            " bootstrap the cluster before",
+            " bootstrap the cluster before; missing h3",
             "cluster  formed in epoch 1 by h1, group g",
             f"  h1  starting   g:7  joined  {SINCE}",
             f"  h2  candidate  g:8  joined  {SINCE}",
             f"  h3  missing         joined  last seen {SINCE} ago",
         ],
         [
-            "absent: 2 of 3 containers of infra/db exist: start the others",
-            "electing: db/daemon: no instance is ready, and the daemon of h1 has not ended: no host can"
-            " bootstrap the cluster before",
+            f"election waits: db/daemon has waited for {SINCE} for an election: missing: h3 {SEEN};"
+            f" candidates: h2 (g:8); {NEWEST}",
             f"starting: db/daemon on h1 has been starting for {SINCE}",
         ],
     ),
@@ -360,7 +359,8 @@ def test_a_program_gets_all_of_it() -> None:
         "part": "missing",
         "position": None,
         "member": "joined",
-        "since": NOW,
+        "since": None,
+        "last_seen": NOW,
         "reason": "",
         "refused": "",
     }
@@ -380,3 +380,13 @@ def test_a_program_gets_all_of_it() -> None:
         "since": NOW,
         "override": {"epoch": 2, "winner": "h1", "without": ["h3"]},
     }
+
+
+def test_names_of_hosts_can_not_move_a_cursor() -> None:
+    """The containers of the service make the znodes whose names they are."""
+    found = deployment({"infra/db": DEFINITION, **FORMED, **TWO, f"{AT}/members/h\u202e3": b"{}".decode()})
+    service, election = live({**FORMED, **TWO, f"{AT}/members/h\u202e3": {"epoch": 1, "state": "joined"}})
+    shown = [line.whole().plain for line in elect.lines(service, election, LATER)]
+    said = [cause.text for cause in causes.find(found, LATER)]
+    assert any("h\N{REPLACEMENT CHARACTER}3" in line for line in shown)
+    assert not any("\u202e" in line for line in (*shown, *said))
