@@ -83,7 +83,7 @@ class Handoff(NamedTuple):
 
     `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
     `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
-    `refreshing` a Refreshing or None, `election` an election.membership.Membership or None. `service` is its
+    `refreshing` a Refreshing or None, `election` an election.records.Membership or None. `service` is its
     name in `ps`, `command` the daemon's path in its definition. `addresses` are this host's, for checks of a
     port. `environ`: the agent's whole environment, only with an election.
 

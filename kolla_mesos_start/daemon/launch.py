@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
-    from kolla_mesos_start.election.membership import Membership
+    from kolla_mesos_start.election.records import Membership
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.settings import Settings

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kolla_mesos_start.daemon.handoff import Handoff
+    from kolla_mesos_start.daemon.participant import Participant
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.daemon.refresher import Refresher
-    from kolla_mesos_start.election.membership import Participant
     from kolla_mesos_start.health import Stage
 
 log = Logger(__name__)
@@ -179,7 +179,8 @@ class Registrar:
     # -- elections ------------------------------------------------------------------------------
 
     def _take_part(self, handoff: Handoff) -> Participant:
-        from kolla_mesos_start.election.membership import Membership, Participant
+        from kolla_mesos_start.daemon.participant import Participant
+        from kolla_mesos_start.election.records import Membership
 
         order = Membership(*handoff.election or ())
         participant = Participant(self.session, self.presence, lambda: self.readiness, order, self._end)

@@ -7,13 +7,16 @@ process, to free its memory; all signals are blocked until `run`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
 import signal
+import sys
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.commands.guard import LEFTOVER_GRACE, descendants, try_call
+from kolla_mesos_start.daemon.handoff import import_paths
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
@@ -21,7 +24,8 @@ from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from typing import NoReturn
 
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.errors import AgentError
@@ -30,6 +34,11 @@ log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is forwarded anyway
 LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
+# A new agent in this process; the import paths are arguments.
+AGENT = (
+    "import sys; sys.path += sys.argv[1:]; sys.argv[1:] = []; "
+    "from kolla_mesos_start.__main__ import main; main()"
+)
 KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
 # Not forwarded: signals about our own children and pipes, and faults of this process.
 OURS = {signal.SIGCHLD, signal.SIGPIPE}
@@ -110,6 +119,8 @@ class Supervisor:
         self._end_leftovers()
         handoff = self._handoff
         try:
+            if handoff.environ is not None:
+                self._become_agent(handoff.environ)
             pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
             pidfd = os.pidfd_open(pid)
         except OSError as error:
@@ -122,6 +133,16 @@ class Supervisor:
         self._daemon = Daemon(pid, handoff.stop_grace)
         self._loop.add(self._daemon)
         self._registrar.renew(pid, pidfd)
+
+    def _become_agent(self, environ: Mapping[str, str]) -> NoReturn:
+        """Replace this process by a new agent: a restart passes through the election, like any start."""
+        log.info("the daemon has ended: its restart passes through the election")
+        self._registrar.leave(LEAVE_TIMEOUT)
+        os.dup2(2, 1)  # The output of commands and daemon; ours is closed.
+        for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
+            with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
+                os.set_inheritable(fd, False)
+        os.execve(sys.executable, [sys.executable, "-c", AGENT, *import_paths()], dict(environ))
 
     def _is_withdrawn(self) -> bool:
         # Without a connection it can't be deregistered in time.

@@ -12,9 +12,17 @@ import math
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
-from kolla_mesos_start.election.membership import Membership
 from kolla_mesos_start.election.position import Position, last_line, parse
-from kolla_mesos_start.election.records import FIRST, JOIN, STARTING, BadRecord, Candidate, Running, encode
+from kolla_mesos_start.election.records import (
+    FIRST,
+    JOIN,
+    STARTING,
+    BadRecord,
+    Candidate,
+    Membership,
+    Running,
+    encode,
+)
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
 log = Logger("kolla_mesos_start.election")
 
 EPHEMERAL = 1  # the flag of a create request
-EXPIRY_TIMEOUTS = 2.5  # session timeouts; then a znode of another session is not one that is about to expire
+EXPIRY_TIMEOUTS = 2.0  # session timeouts; then a znode of another session is not one that is about to expire
 LONGEST_SESSION = 10.0  # seconds: another container may have asked for a longer timeout than we have
 
 

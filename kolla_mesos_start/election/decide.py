@@ -191,7 +191,7 @@ def judge(snapshot: Snapshot) -> Verdict:
     missing = sorted(members.keys() - here - left_out)
     refused = _refusal(snapshot, counting, without)
     if refused:
-        return refused._replace(missing=missing)
+        return refused._replace(missing=tuple(missing))
     unknown = max(0, snapshot.wanted - len(here | members.keys()))
     if missing or unknown:
         return Wait(MISSING, tuple(missing), unknown)

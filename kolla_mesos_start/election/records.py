@@ -94,6 +94,24 @@ class Override(NamedTuple):
     accept_empty: Sequence[str] = ()
 
 
+class Membership(NamedTuple):
+    """What the registrar of a daemon needs for an election; it is no znode.
+
+    `top`: the election's znode; `container`: the id of this container; `values`: what templates see. Times
+    are in seconds.
+    """
+
+    top: str
+    host: str
+    container: str
+    role: str
+    epoch: int
+    start_timeout: float | None
+    give_up: float
+    stop_grace: float
+    values: Mapping[str, str]
+
+
 def encode(record: Decision | Member | Candidate | Running | Override) -> bytes:
     """The JSON of a record."""
     return json.dumps(record._asdict()).encode()

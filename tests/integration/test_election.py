@@ -6,17 +6,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
+from tests.link import Link
 from tests.waiting import eventually
 from tests.zookeeper import free_port
 
@@ -152,6 +154,35 @@ class Cluster:
     def says(self, host: str, words: str) -> None:
         self.agents[host].says(words)
 
+    def hold(self, host: str) -> Path:
+        """Keep the member on this host from serving until the file is removed."""
+        (self.data / host).mkdir(parents=True, exist_ok=True)
+        path = self.data / host / "hold"
+        path.touch()
+        return path
+
+    def freeze(self, host: str, signum: int = signal.SIGSTOP) -> None:
+        """Stop all processes of a container, or continue them with SIGCONT."""
+        for pid in {self.agents[host].pid, *self.agents[host].processes, *self._guards(host)}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
+
+    def _guards(self, host: str) -> list[int]:
+        with suppress(psutil.NoSuchProcess):
+            return [each.pid for each in psutil.Process(self.agents[host].pid).children(recursive=True)]
+        return []
+
+    def gone(self, host: str) -> None:
+        """Wait until the session of a host has expired."""
+        eventually(lambda: host not in self.names("running"), f"the session of {host} has expired")
+
+    def override(
+        self, epoch: int, winner: str | None, *without: str, accept_empty: Sequence[str] = ()
+    ) -> None:
+        """The operator's word."""
+        record = {"epoch": epoch, "winner": winner, "without": without, "accept_empty": list(accept_empty)}
+        self._set(f"{self.at}/override", json.dumps(record).encode())
+
     def state(self, host: str) -> dict[str, Any]:
         """What the container of a host reports."""
         path = f"{self.deployment.path}/{SERVICE}/.containers"
@@ -281,3 +312,233 @@ def test_survivors_without_a_ready_instance_give_up(cluster: Cluster) -> None:
     (cluster.agents["c"].directory / str(cluster.ports["c"])).touch()
     cluster.start()
     cluster.forms(2)
+
+
+def held_file(cluster: Cluster) -> dict[str, Any]:
+    """A file of the daemon whose check waits while `held-HOST` exists: after the decision, before the start."""
+    wait = f"while test -e {cluster.data}/held-{{{{ kolla_hostname }}}}; do sleep 0.02; done"
+    path = f"{cluster.deployment.path}/{SERVICE}/files/conf"
+    cluster.zk.ensure_path(path)
+    cluster.zk.set(path, b"x")
+    dest = f"{cluster.data}/conf-{{{{ kolla_hostname }}}}"
+    return {"files": {"conf": {"dest": dest, "check": ["sh", "-c", wait]}}}
+
+
+@pytest.mark.parametrize("at", ["decision", "start"])
+def test_a_winner_that_dies_is_waited_for(cluster: Cluster, at: str) -> None:
+    """The second best never replaces it. It comes back, and all are candidates with fresh positions."""
+    cluster.data.mkdir()
+    held = cluster.data / "held-a"
+    if at == "decision":
+        held.touch()
+    else:
+        held = cluster.hold("a")
+    cluster.publish(daemon=held_file(cluster))
+    cluster.put(a="g:9", b="g:8", c="g:8")
+    cluster.start()
+    eventually(lambda: cluster.names("running") == ["a"], "a is elected")
+    if at == "start":
+        eventually(lambda: cluster.history("a"), "a is started")
+    assert cluster.reports("b", "election-starts")["election"]["hosts"] == "a"
+    cluster.kill("a")
+    assert cluster.reports("b", "election-missing")["election"]["hosts"] == "a"
+    assert cluster.reports("c", "election-missing")["election"]["hosts"] == "a"
+    held.unlink()
+    cluster.start("a")
+    cluster.forms(2)
+    assert set(cluster.bootstraps()) == {"a"}
+
+
+def test_a_candidate_that_dies_is_waited_for(cluster: Cluster) -> None:
+    """It was a candidate, but not when the last one came."""
+    cluster.publish()
+    cluster.start("a", "b")
+    eventually(lambda: cluster.names("candidates") == ["a", "b"], "two candidates")
+    cluster.kill("a")
+    eventually(lambda: cluster.names("candidates") == ["b"], "one candidate")
+    cluster.start("c")
+    eventually(lambda: cluster.names("candidates") == ["b", "c"], "two candidates")
+    cluster.reports("c", "election-missing")
+    cluster.start("a")
+    cluster.forms(1)
+    assert cluster.bootstraps() == ["a"]
+
+
+def test_a_frozen_winner_does_not_start_after_an_override(cluster: Cluster) -> None:
+    """The transaction right before the start proves that it is still its turn."""
+    cluster.data.mkdir()
+    held = cluster.data / "held-a"
+    held.touch()
+    cluster.publish(daemon=held_file(cluster))
+    cluster.put(a="g:9", b="g:8", c="g:7")
+    cluster.start()
+    eventually(lambda: cluster.names("running") == ["a"], "a is elected")
+    cluster.freeze("a")
+    cluster.gone("a")
+    cluster.reports("b", "election-missing")
+    cluster.override(2, "b", "a")
+    cluster.forms(2, "b", "c")
+    assert cluster.read("members/a")["state"] == "left-out"
+    assert cluster.read("override") is None
+    held.unlink()
+    cluster.freeze("a", signal.SIGCONT)
+    # Its data may differ, whatever its number is: it has to come back empty.
+    assert "refused" in cluster.reports("a", "refused-left-out")["reason"]
+    assert cluster.history("a") == []
+    cluster.kill("a")
+    (cluster.data / "a" / "position").unlink()
+    cluster.start("a")
+    cluster.forms(2)
+    assert cluster.read("members/a")["state"] == "joined"
+    assert cluster.bootstraps() == ["b"]
+
+
+def test_a_winner_that_was_frozen_after_its_start_is_killed(cluster: Cluster) -> None:
+    """It must not serve beside the cluster of the next epoch."""
+    held = cluster.hold("a")
+    cluster.publish()
+    cluster.put(a="g:9", b="g:8", c="g:7")
+    cluster.start()
+    eventually(lambda: cluster.history("a"), "a is started")
+    eventually(lambda: cluster.agents["a"].registrar, "its registrar runs")
+    cluster.freeze("a")
+    cluster.gone("a")
+    cluster.reports("b", "election-missing")
+    cluster.override(2, "b", "a")
+    cluster.forms(2, "b", "c")
+    cluster.freeze("a", signal.SIGCONT)
+    assert cluster.agents["a"].ends() == 128 + signal.SIGKILL
+    cluster.says("a", "it must not serve beside that cluster")
+    held.unlink()
+
+
+def test_a_second_container_on_a_host_is_refused(cluster: Cluster) -> None:
+    """Its data would be the same, or its own: neither can be in one election."""
+    cluster.publish()
+    cluster.start("a")
+    eventually(lambda: cluster.names("candidates") == ["a"], "a is a candidate")
+    second = cluster.containers.start(SERVICE, "a", KOLLA_ZK_SESSION_TIMEOUT="4")
+    assert second.ends() == 65
+    assert "refused: another container" in second.ending["reason"]
+    assert cluster.agents["a"].running
+    cluster.start("b", "c")
+    cluster.forms(1)
+
+
+def test_an_output_of_another_form_ends_the_agent(cluster: Cluster) -> None:
+    """An error by the definition's author. The output is not shown."""
+    cluster.publish()
+    cluster.put(a="g:-1")
+    cluster.start("a")
+    assert cluster.agents["a"].ends() == 65
+    assert "commands.position: expected GROUP:NUMBER, NUMBER or none" in cluster.agents["a"].ending["reason"]
+    assert "g:-1" not in cluster.agents["a"].said
+
+
+def test_a_host_without_a_position_is_no_candidate(cluster: Cluster) -> None:
+    """The position command is tried again, without a limit, and the reason is reported."""
+    cluster.publish()
+    cluster.put(a="g:1")
+    (cluster.data / "a" / "fail").write_text("3")
+    cluster.start()
+    assert "exit status 3" in cluster.reports("a", "election-position")["reason"]
+    cluster.reports("b", "election-missing")
+    assert cluster.names("candidates") == ["b", "c"]
+    (cluster.data / "a" / "fail").unlink()
+    cluster.forms(1)
+    assert cluster.bootstraps() == ["a"]
+
+
+def test_a_member_that_has_lost_its_data_is_refused(cluster: Cluster) -> None:
+    """Unless the operator accepts that."""
+    cluster.publish()
+    cluster.start()
+    cluster.forms(1)
+    cluster.kill()
+    cluster.put(a="g:5", b="g:6")
+    (cluster.data / "c" / "position").unlink()
+    cluster.start()
+    for host in HOSTS:
+        state = cluster.reports(host, "refused-empty")
+        assert state["election"]["hosts"] == "c"
+        assert "refused: c should have data" in state["reason"]
+    cluster.override(2, None, accept_empty=["c"])
+    cluster.forms(2)
+    assert cluster.bootstraps() == ["a", "b"]
+
+
+def test_a_cluster_survives_an_outage_of_zookeeper(cluster: Cluster, link: Link) -> None:
+    """A host that is cut off runs on, and blocks every decision: it can't be a candidate."""
+    cluster.publish()
+    cluster.start("a", "b")
+    cluster.start("c", KOLLA_ZK_HOSTS=link.hosts)
+    cluster.forms(1)
+    link.kill()
+    cluster.gone("c")
+    cluster.kill("a", "b")
+    cluster.start("a", "b")
+    cluster.reports("a", "election-missing")
+    assert cluster.agents["c"].running
+    link.launch()
+    cluster.forms(1)
+    assert cluster.bootstraps() == ["a"]
+    assert len(cluster.history("c")) == 1
+
+
+def test_a_winner_that_never_becomes_ready_is_ended(cluster: Cluster) -> None:
+    """Only with a start_timeout: a crash recovery can be long."""
+    held = cluster.hold("a")
+    cluster.publish(start_timeout=3, give_up=1)
+    cluster.start()
+    eventually(lambda: cluster.history("a"), "a is started")
+    assert cluster.agents["a"].ends() == 128 + signal.SIGKILL
+    cluster.says("a", "not ready within its start_timeout of 3 s")
+    held.unlink()
+    cluster.start("a")
+    cluster.forms(2)
+
+
+def variable(cluster: Cluster, text: str) -> None:
+    cluster._set(f"{cluster.deployment.path}/{SERVICE}/variables/word", text.encode())
+
+
+def with_file(cluster: Cluster, **on_change: Any) -> dict[str, Any]:
+    """A daemon whose file shows the election."""
+    path = f"{cluster.deployment.path}/{SERVICE}/files/conf"
+    cluster.zk.ensure_path(path)
+    shown = "{{ election.role }} {{ election.epoch }} {{ election.group }} {{ election.position }} {{ word }}"
+    cluster.zk.set(path, shown.encode())
+    dest = f"{cluster.data}/conf-{{{{ kolla_hostname }}}}"
+    return {"files": {"conf": {"dest": dest}}, "on_change": on_change}
+
+
+def test_a_refresh_never_sees_the_first(cluster: Cluster) -> None:
+    """Reloading a running daemon must not bootstrap a second cluster."""
+    variable(cluster, "one")
+    cluster.data.mkdir()
+    cluster.publish(members=1, daemon=with_file(cluster, command=["true"]))
+    cluster.put(a="g:5")
+    cluster.start("a")
+    cluster.forms(1, "a")
+    conf = cluster.data / "conf-a"
+    assert conf.read_text() == "first 1 g 5 one"
+    variable(cluster, "two")
+    eventually(lambda: conf.read_text() == "join 1 g 5 two", "the file is refreshed")
+    assert cluster.agents["a"].running
+
+
+def test_a_supervised_restart_passes_through_the_election(cluster: Cluster) -> None:
+    """Like any start: the instance may have to join by then."""
+    variable(cluster, "one")
+    cluster.data.mkdir()
+    cluster.publish(members=1, daemon=with_file(cluster, restart=True))
+    cluster.put(a="g:5")
+    cluster.start("a", KOLLA_START_MODE="supervise")
+    cluster.forms(1, "a")
+    variable(cluster, "two")
+    cluster.forms(2, "a")
+    assert cluster.history("a") == ["first first 1 g 5", "first first 2 g 6"]
+    assert (cluster.data / "conf-a").read_text() == "first 2 g 6 two"
+    cluster.agents["a"].signal(signal.SIGTERM)
+    assert cluster.agents["a"].ends() == 128 + signal.SIGTERM
+    eventually(lambda: cluster.names("running") == [], "nothing runs")

@@ -20,12 +20,12 @@ from kolla_mesos_start.election.records import (
     STARTING,
     BadRecord,
     Member,
+    Membership,
     Running,
     encode,
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper import wire
 
@@ -46,23 +46,6 @@ EPHEMERAL = 1  # the flag of a create request
 RETRY = 1.0  # seconds until a transition is tried again that was refused
 TERM_SHARE = 0.25  # of give_up: the daemon gets TERM so long before KILL, or `stop_grace` if that is shorter
 END_GRACE = 5.0  # seconds between TERM and KILL for a daemon whose epoch is over
-
-
-class Membership(NamedTuple):
-    """What the registrar needs for an election. `top`: the election's znode; `values`: what templates see.
-
-    `container` is the id of this container. Times are in seconds.
-    """
-
-    top: str
-    host: str
-    container: str
-    role: str
-    epoch: int
-    start_timeout: float | None
-    give_up: float
-    stop_grace: float
-    values: dict[str, str]
 
 
 class Participant:
