@@ -244,6 +244,15 @@ CASES: dict[str, tuple[Any, ...]] = {
         {**one("web", container("starting", "tcp 80: refused", since=NOW - 9))},
         "starting: web/daemon on web1 has been starting for 9 s",
     ),
+    "about to be stopped": (
+        {
+            **one(
+                "web",
+                container("draining", "waits for haproxy on edge1 to refresh", since=NOW - 3),
+            )
+        },
+        "draining: web/daemon on web1 has been draining for 3 s: waits for haproxy on edge1 to refresh",
+    ),
     "started by an older agent": (
         {"web": definition(), "web/.party/1": {"host": "h1"}},
         "starting: web/daemon on h1 has been starting for 1 min",
