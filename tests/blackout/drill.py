@@ -1,7 +1,6 @@
 """Blackouts of a whole cluster: an event, the recovery without help, and a check of the tables on all hosts.
 
-What lives here: the events, and the checker. All randomness follows from the seed; what the processes make of it
-does not.
+All randomness here follows from the seed; the timing of the processes does not.
 """
 
 from __future__ import annotations
@@ -251,7 +250,7 @@ class Drill:
         self._last_on = time.monotonic()
 
     def partitioned(self) -> None:
-        """A host serves without ZooKeeper until its session has expired; then there is a blackout of the others."""
+        """A host serves without ZooKeeper until its session has expired; then the others black out."""
         host, *others = self._shuffled()
         link = self.cluster.links[host]
         link.freeze()
