@@ -28,6 +28,9 @@ FIRST = (
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",
 )
+# Then these folders, and all others after them. Tests in containers wait minutes for the images: one process
+# makes them while the others run agents. Short tests come last, so that all processes end at the same time.
+ORDER = ("tests/functional/", "tests/chaos/", "tests/integration/", "tests/containers/")
 # Files that share servers which are slow to start: one process runs them all.
 TOGETHER = {
     "an ensemble": (
@@ -88,8 +91,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow files."""
-    items.sort(key=lambda item: FIRST.index(_file(item)) if _file(item) in FIRST else len(FIRST))
+    """Begin with the slow files; containers come after the tests of whole agents, short tests at the end."""
+    items.sort(key=lambda item: _place(_file(item)))
+
+
+def _place(file: str) -> tuple[int, int]:
+    """Where a file's tests are in the order: the slow files, the tests of agents, containers, the rest."""
+    if file in FIRST:
+        return 0, FIRST.index(file)
+    folders = [number for number, folder in enumerate(ORDER) if file.startswith(folder)]
+    return 1, folders[0] if folders else len(ORDER)
 
 
 @pytest.hookimpl(optionalhook=True)
