@@ -25,7 +25,10 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 # stages are for a process that execs.
 SHARED = (
     "kolla_mesos_start.definition",
-    "kolla_mesos_start.election",
+    "kolla_mesos_start.election.decide",
+    "kolla_mesos_start.election.position",
+    "kolla_mesos_start.election.records",
+    "kolla_mesos_start.election.words",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
     "kolla_mesos_start.log",
@@ -363,6 +366,20 @@ with redirect_stdout(None), suppress(SystemExit):
     commands = {listed.place.rpartition(".")[0] for listed in SUBCOMMANDS}
     named = {name for name in commands if f"kolla_mesos_start.operator.commands.{name}" in loaded}
     assert named == expected
+
+
+def test_a_daemon_without_an_election_does_not_pay_for_them() -> None:
+    """Nothing of it is imported where the stages and the registrar are."""
+    modules = (
+        "agent",
+        "daemon.launch",
+        "daemon.supervise",
+        "wait.waiting",
+        "commands.bootstrap",
+        "tree.status",
+    )
+    loaded = loaded_by("import " + ", ".join(f"kolla_mesos_start.{name}" for name in modules))
+    assert not [name for name in loaded if "election" in name or name.endswith(".participant")]
 
 
 @pytest.mark.parametrize("name", ["registrar", "supervise"])

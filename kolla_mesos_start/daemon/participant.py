@@ -185,6 +185,8 @@ class Participant:
         self._session.request(wire.GetChildren(self._at.candidates, True), self._on_candidates)
 
     def _on_candidates(self, names: Any, error: Error) -> None:
+        if isinstance(error, wire.NoNodeError):  # The status tree was deleted: there is no watch then.
+            self._session.request(wire.Exists(self._at.candidates, True), lambda value, error: None)
         if names:
             # A candidate trusts only what is written after a check that began now.
             self._answer_due = True

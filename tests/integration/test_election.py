@@ -577,3 +577,28 @@ def test_only_the_service_may_change_its_election(cluster: Cluster, tmp_path: Pa
     for name in ("", "/turn", "/decision", "/members/a", "/running/a"):
         with pytest.raises(NoAuthError):
             cluster.zk.set(f"{cluster.at}{name}", b"")
+
+
+def test_a_candidate_follows_the_definition(cluster: Cluster) -> None:
+    """Another definition may want fewer hosts: its agents begin again from it."""
+    cluster.publish()
+    cluster.start("a", "b")
+    assert cluster.reports("a", "election-missing")["election"]["count"] == "1"
+    cluster.publish(members=2)
+    cluster.forms(1, "a", "b")
+    assert cluster.bootstraps() == ["a"]
+
+
+def test_garbage_in_a_znode_is_refused_and_named(cluster: Cluster) -> None:
+    """Until it is corrected."""
+    cluster.publish()
+    cluster.start()
+    cluster.forms(1)
+    valid = cluster.zk.get(f"{cluster.at}/members/b")[0]
+    cluster.kill()
+    cluster.zk.set(f"{cluster.at}/members/b", b"joined")
+    cluster.start()
+    state = cluster.reports("a", "refused-bad-record")
+    assert f"refused: {cluster.at}/members/b: it is not a JSON object" in state["reason"]
+    cluster.zk.set(f"{cluster.at}/members/b", valid)
+    cluster.forms(2)
