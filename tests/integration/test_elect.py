@@ -201,7 +201,9 @@ def test_a_position_that_can_not_be_found_is_explained(cluster: Cluster) -> None
     assert "infra/db on h3 for " in said
     assert "db/position: exit status 1; this host is no candidate yet; see its log" in said
     assert cluster.shown()["missing"] == []
-    (cluster.disks / "h3" / "position").write_text("g:1\n")
+    # An agent may read it at any time: no output at all would end it.
+    (cluster.disks / "h3" / "new").write_text("g:1\n")
+    (cluster.disks / "h3" / "new").rename(cluster.disks / "h3" / "position")
     cluster.ready(*HOSTS)
 
 
