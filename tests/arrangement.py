@@ -21,6 +21,8 @@ SECTIONS = pytest.StashKey["dict[str, list[str]]"]()
 # The slowest files begin first, so that none of them is left over at the end. Some of these first make images
 # or install Keystone.
 FIRST = (
+    "tests/blackout/test_position.py",
+    "tests/blackout/test_blackout.py",
     "tests/functional/test_keystone.py",
     "tests/functional/test_secured_keystone.py",
     "tests/functional/test_upgrade.py",

@@ -97,7 +97,7 @@ class Cluster(LocalDeployment):
         self.client.close()
         if self.has_disks:
             for host in HOSTS:
-                subprocess.run(("umount", self.volume(host)), check=False, timeout=60)
+                self._is_unmounted(host)
         with suppress(KazooException):
             self.zk.delete(self.prefix, recursive=True)
 
@@ -115,18 +115,23 @@ class Cluster(LocalDeployment):
         with self._lock:
             self.powered |= set(hosts)
 
-    def kill(self, host: str) -> None:
-        """KILL all processes of a host, which stays off. With a disk it loses what was not synced."""
+    def kill(self, *hosts: str) -> None:
+        """KILL all processes of these hosts, which stay off. With disks they lose what was not synced."""
         with self._lock:
-            self.powered.discard(host)
-            container = self.hosts[host]
-            if self.has_disks:
+            self.powered -= set(hosts)
+            for host in hosts if self.has_disks else ():
                 self._cut_power(host)
-            end_all(container.run_dir)
-            if container.running:
-                container.wait()
-        if self.has_disks:
+            for host in hosts:
+                container = self.hosts[host]
+                end_all(container.run_dir)
+                if container.running:
+                    container.wait()
+        for host in hosts if self.has_disks else ():
+            self._await_unmounted(host)
             self._mount(host)
+            joining = self.volume(host) / "joining"
+            if joining.exists():
+                joining.write_text("another boot\n")
 
     def stop(self, host: str) -> None:
         """TERM, as a launcher stops a container; KILL after its grace period. It stays off."""
@@ -188,11 +193,14 @@ class Cluster(LocalDeployment):
             fcntl.ioctl(fd, SHUTDOWN, struct.pack("I", WITHOUT_LOG))
         finally:
             os.close(fd)
-        container = self.hosts[host]
-        end_all(container.run_dir)
-        if container.running:
-            container.wait()
-        subprocess.run(("umount", self.volume(host)), check=True, timeout=60)
+
+    def _await_unmounted(self, host: str) -> None:
+        eventually(lambda: self._is_unmounted(host), f"the disk of {host} is free", every=0.1)
+
+    def _is_unmounted(self, host: str) -> bool:
+        """Unmount it; a process that has just ended may still keep it busy."""
+        done = subprocess.run(("umount", self.volume(host)), stderr=subprocess.DEVNULL, timeout=60)
+        return done.returncode == 0
 
     # -- asking ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Blackouts of a whole cluster: an event, the recovery without help, and a check of the tables on all hosts.
 
-All randomness here follows from the seed; the timing of the processes does not.
+What lives here: the events, and the checker. The seed decides what is done and when, not what the processes
+make of it.
 """
 
 from __future__ import annotations
@@ -99,6 +100,9 @@ class Drill:
         return self.dice.sample(HOSTS, len(HOSTS))
 
     def _kill_all(self, longest: float = 0.0) -> None:
+        if not longest:
+            self.cluster.kill(*self._shuffled())
+            return
         for host in self._shuffled():
             self.cluster.kill(host)
             time.sleep(self.dice.uniform(0, longest))
@@ -250,7 +254,7 @@ class Drill:
         self._last_on = time.monotonic()
 
     def partitioned(self) -> None:
-        """A host serves without ZooKeeper until its session has expired; then the others black out."""
+        """A host serves without ZooKeeper until its session has expired; then others are killed."""
         host, *others = self._shuffled()
         link = self.cluster.links[host]
         link.freeze()

@@ -248,16 +248,19 @@ def test_an_interrupted_join_with_a_withdrawn_state_has_no_position(members: Tri
     state = member.data / "grastate.dat"
     before, group = state.read_text(), member.grastate()["uuid"]
     state.write_text(before.replace(group, NO_GROUP))
-    (member.state / "joining").touch()
+    joining = member.state / "joining"
+    joining.write_text(Path("/proc/sys/kernel/random/boot_id").read_text())
     try:
         assert member.position()[:2] == (0, "none")
         state.write_text("")
         assert member.position()[:2] == (0, "none")
         state.write_text(before)
         assert member.position().text.startswith(f"{group}:")
+        joining.write_text("an earlier boot")
+        assert member.position()[:2] == (0, "none")
     finally:
         state.write_text(before)
-        (member.state / "joining").unlink()
+        joining.unlink()
 
 
 def test_data_that_are_not_a_clusters_fail(members: Trio) -> None:
