@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kolla_mesos_start.election import decide
+from kolla_mesos_start.election import decide, words
 from kolla_mesos_start.election.candidacy import Candidacy, Result
 from kolla_mesos_start.election.decide import Elected, Join, Snapshot
 from kolla_mesos_start.election.position import Position, parse
