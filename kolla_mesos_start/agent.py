@@ -196,7 +196,7 @@ class Agent:
         self.stage = "read"
         graph, _ = preparer.read_graph(preparer.published.definition())
         if graph.daemon and graph.daemon.election:
-            from kolla_mesos_start.election.candidacy import example
+            from kolla_mesos_start.election.words import example
 
             preparer.election = example()
 

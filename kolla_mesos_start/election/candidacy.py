@@ -15,7 +15,6 @@ from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, 
 from kolla_mesos_start.election.position import Position, last_line, parse
 from kolla_mesos_start.election.records import (
     FIRST,
-    JOIN,
     STARTING,
     BadRecord,
     Candidate,
@@ -62,7 +61,7 @@ class Result(NamedTuple):
     @property
     def values(self) -> dict[str, str]:
         """What templates see as `election`."""
-        return values(self.role, str(self.epoch), self.position)
+        return words.values(self.role, str(self.epoch), self.position)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -71,17 +70,6 @@ class Result(NamedTuple):
         names = {"KOLLA_ELECTION": "role", **{f"KOLLA_ELECTION_{each.upper()}": each for each in found}}
         del names["KOLLA_ELECTION_ROLE"]
         return {name: found[key] for name, key in names.items()}
-
-
-def values(role: str, epoch: str, position: Position) -> dict[str, str]:
-    """What templates see as `election`; group and position are empty for a host without data."""
-    number = "" if position.value is None else str(position.value)
-    return {"role": role, "epoch": epoch, "group": position.group or "", "position": number}
-
-
-def example() -> dict[str, str]:
-    """What templates see before there is a result."""
-    return values(JOIN, "", Position())
 
 
 class Candidacy:

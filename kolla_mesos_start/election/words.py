@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kolla_mesos_start.election import decide
 from kolla_mesos_start.election.decide import Refused, Wait
+from kolla_mesos_start.election.position import Position
+from kolla_mesos_start.election.records import JOIN
 from kolla_mesos_start.errors import listed
 
 TYPE_CHECKING = False
@@ -75,3 +77,17 @@ def fields(verdict: Wait | Refused, snapshot: Snapshot) -> Mapping[str, str]:
     if isinstance(verdict, Refused) and verdict.missing:
         found["missing"] = ",".join(verdict.missing)
     return {**found, **{f"position {host}": str(each) for host, each in snapshot.positions.items()}}
+
+
+# -- what templates and the daemon see -----------------------------------------------------------------------
+
+
+def values(role: str, epoch: str, position: Position) -> dict[str, str]:
+    """What templates see as `election`; group and position are empty for a host without data."""
+    number = "" if position.value is None else str(position.value)
+    return {"role": role, "epoch": epoch, "group": position.group or "", "position": number}
+
+
+def example() -> dict[str, str]:
+    """What templates see before there is a result."""
+    return values(JOIN, "", Position())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kolla_mesos_start.election import candidacy, decide
+from kolla_mesos_start.election import decide, words
 from kolla_mesos_start.election.candidacy import Candidacy, Result
 from kolla_mesos_start.election.decide import Elected, Join, Snapshot
 from kolla_mesos_start.election.position import Position, parse
@@ -96,4 +96,4 @@ def test_the_environment_has_the_own_position() -> None:
         "KOLLA_ELECTION_POSITION": "5",
     }
     assert Result("join", 1, Position()).values == {"role": "join", "epoch": "1", "group": "", "position": ""}
-    assert candidacy.example()["role"] == "join"
+    assert words.example()["role"] == "join"

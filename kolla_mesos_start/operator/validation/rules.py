@@ -21,7 +21,7 @@ from kolla_mesos_start.definition.model import File, Graph, Step
 from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.schema import build, early_texts, read
 from kolla_mesos_start.definition.texts import Text, sublabel
-from kolla_mesos_start.election.candidacy import example
+from kolla_mesos_start.election.words import example
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.operator.deployment import acl, directory, instances, launch, secret_values, templates
 from kolla_mesos_start.operator.deployment.container_settings import is_port
