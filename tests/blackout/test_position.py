@@ -96,8 +96,9 @@ def stop_transfer(members: Trio) -> list[int]:
     return pids
 
 
-@pytest.mark.parametrize("has_old_data", [False, True], ids=["empty", "old-data"])
-@pytest.mark.parametrize("how", ["container", "server"])
+@pytest.mark.parametrize(
+    ("has_old_data", "how"), [(False, "container"), (True, "server")], ids=["empty", "old-data"]
+)
 def test_a_killed_transfer_has_no_position(donors: Trio, has_old_data: bool, how: str) -> None:
     """The joiner is killed while its table is copied. Its old data no longer count either."""
     joiner = donors[2]
