@@ -211,7 +211,7 @@ def test_a_notification_that_failed_is_repeated_at_the_next_refresh(fleet: Fleet
     asking = web.ask()
     fleet.settle(3)
     assert answer(asking) == "0 refreshed; the daemon was notified, and is ready"
-    assert [not_notified for _, _, not_notified, _ in web.process.orders] == [False, True]
+    assert [order[2] for order in web.process.orders] == [False, True]
     assert web.heard == ["new"]
 
 
