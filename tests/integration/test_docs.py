@@ -68,6 +68,7 @@ FIRST_QUICKSTART = f"{TUTORIAL}/quickstart.rst"
 MIGRATION = "etc/examples/migration/README.rst"
 UPGRADE = "etc/examples/upgrade/README.rst"
 OPENSTACK = "etc/openstack/README.rst"
+GALERA = "etc/examples/galera/README.rst"
 LOAD_BALANCER = "etc/examples/loadbalancer/README.rst"
 KOLLA_BUILD = "etc/kolla-build/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
@@ -232,6 +233,45 @@ def is_parsed(block: Block, ground: Ground) -> None:
     """As a definition, by the agent's own parser."""
     document = load(json.dumps(yaml.safe_load(block.text)).encode())
     assert schema.build(document, "keystone-api", lambda text: text.text).steps
+
+
+def has_an_election(block: Block, ground: Ground) -> None:
+    """The directory can be published: `validate` finds no error."""
+    root = Path(tempfile.mkdtemp(dir=ground.containers.directory))
+    service = root / "services/infra/mariadb"
+    service.mkdir(parents=True)
+    (service / "definition.yml").write_text(block.text)
+    deployment = sources.load(root).deployment
+    assert [each for each in validate(deployment) if each.severity == ERROR] == []
+    assert yaml.safe_load(block.text)["service"]["daemon"]["election"]["members"] == 3
+
+
+def is_recorded_for_an_election(block: Block, ground: Ground) -> None:
+    """While ctl-3 is missing, or has lost its data. Without an option the command only shows the election."""
+    ctl, at = "kolla_mesos_ctl elect mariadb", "/kolla/site/status/global/mariadb/election"
+    site = Deployment(ground.stranger.hosts, "/kolla", "site")
+    shown = the_block(f"{GUIDE}/high-availability.rst", "name: infra/mariadb")
+    publish(site, "infra/mariadb", yaml.safe_load(shown.text))
+    hosts = ("ctl-1", "ctl-2", "ctl-3")
+    decision = {"epoch": 1, "winner": "ctl-1", "group": "g", "value": 1, "positions": {}, "state": "formed"}
+    here = hosts if "--accept-empty" in block.text else hosts[:2]
+    data = {"ctl-1": {"group": "g", "value": 7}, "ctl-2": {"group": "g", "value": 5}}
+    found: dict[str, object] = {"turn": None, "decision": decision, "running": None}
+    found.update({f"members/{host}": {"epoch": 1, "state": "joined"} for host in hosts})
+    found.update({f"candidates/{host}": data.get(host, {"group": None, "value": None}) for host in here})
+    for path, value in found.items():
+        ground.zk.ensure_path(f"{at}/{path}")
+        ground.zk.set(f"{at}/{path}", json.dumps(value).encode() if value else b"")
+    ground.zk.set("/kolla/site/status/global/mariadb", b"infra/mariadb")
+    options = block.text.strip().removeprefix(ctl)
+    typed = f"{block.text.strip()} --yes" if options else f"! {ctl}"
+    environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
+    said = ground.stranger.types(typed, **environ)
+    assert "missing" in said or "ctl-3 may be empty" in said, said
+    assert bool(ground.zk.exists(f"{at}/members/ctl-3")) == ("--forget" not in options)
+    assert bool(ground.zk.exists(f"{at}/override")) == any(
+        word in options for word in ("--winner", "--accept")
+    )
 
 
 def is_read_as_a_directory(block: Block, ground: Ground) -> None:
@@ -666,7 +706,8 @@ def dependencies(example: Path) -> Iterator[tuple[str, str]]:
         for name, step in steps.items():
             if not isinstance(step, dict):  # How many are wanted.
                 continue
-            for needed in step.get("dependencies", ()):
+            position = step.get("election", {}).get("position")
+            for needed in [*step.get("dependencies", ()), *filter(None, [position])]:
                 before = needed if isinstance(needed, str) else needed["path"]
                 yield before, f"{service.name.rsplit('/', 1)[-1]}/{name}"
 
@@ -774,6 +815,13 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "service:\n  daemon:\n    command: [nova-api]": is_parsed,
         "kolla_mesos_start refresh": is_one_of_the_agents_commands,
     },
+    f"{GUIDE}/high-availability.rst": {
+        "name: infra/mariadb": has_an_election,
+        "kolla_mesos_ctl elect mariadb\n": is_recorded_for_an_election,
+        "kolla_mesos_ctl elect mariadb --winner": is_recorded_for_an_election,
+        "kolla_mesos_ctl elect mariadb --forget": is_recorded_for_an_election,
+        "kolla_mesos_ctl elect mariadb --accept-empty": is_recorded_for_an_election,
+    },
     f"{GUIDE}/secure.rst": {
         "operator: ": fits_the_example,
         "umask 077": makes_a_credential,
@@ -823,6 +871,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "bin/quickstart --openstack": is_an_option_of_the_quickstart,
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": is_published,
     },
+    GALERA: {"mariadb/directories -> ": is_the_order},
     LOAD_BALANCER: {"web/daemon -> ": is_the_order, PUBLISH: is_published},
     UPGRADE: {
         "mariadb/bootstrap -> ": is_the_order,
