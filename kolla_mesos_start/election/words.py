@@ -17,30 +17,31 @@ if TYPE_CHECKING:
 # `{hosts}`: names with commas; `{positions}`: the position of each candidate.
 WORDS = {
     decide.STARTS: "{hosts} bootstraps the cluster, and is not ready yet",
-    decide.RUNS: "no instance is ready, and the daemon of {hosts} has not ended: no host can bootstrap the"
-    " cluster before",
+    decide.RUNS: "the daemon of {hosts} runs and is not ready: no host can bootstrap the cluster before"
+    " it has ended",
     decide.ANSWER: "the ready instance on {hosts} has not answered yet",
     decide.OTHER: "{hosts} has the newest data, and is about to bootstrap the cluster",
-    decide.NO_WINNER: "{hosts}, the winner by the operator's word, is no candidate",
+    decide.NO_WINNER: "{hosts}, which the operator chose as the winner, is no candidate",
     decide.POSITION: "the position of this host is not known",
-    decide.GROUPS: "the candidates have data of different clusters ({positions}): remove the wrong data",
+    decide.GROUPS: "the candidates have data of different clusters ({positions}): empty the data directories"
+    " that are wrong",
     decide.FOREIGN: "the data of {hosts} belong to another cluster than the one that was formed"
-    " ({positions}): remove them",
+    " ({positions}): check that the right volume is mounted; if it is, empty the data directory",
     decide.UNKNOWN_GROUP: "{hosts} has data, but is no member, and the name of the cluster is not recorded"
-    " yet: remove its data",
-    decide.ALL_EMPTY: "{hosts} have no data, although there was a cluster with data: check their disks; if"
-    " the data are lost, use `kolla_mesos_ctl elect --accept-empty` for each of them",
-    decide.EMPTY: "{hosts} should have data, and has none: check its disk; if its data are lost, use"
-    " `kolla_mesos_ctl elect --accept-empty`",
-    decide.LEFT: "{hosts} was left out of a decision, and still has its old data: remove that, so that it"
-    " gets all data from the others",
+    " yet: empty its data directory",
+    decide.ALL_EMPTY: "{hosts} have no data, although there was a cluster with data: check that their volumes"
+    " are mounted; if the data are lost, use `kolla_mesos_ctl elect SERVICE --accept-empty HOST` for each",
+    decide.EMPTY: "{hosts} should have data, and has none: check that its volume is mounted; if the data are"
+    " lost, use `kolla_mesos_ctl elect SERVICE --accept-empty HOST`",
+    decide.LEFT: "{hosts} was left out of a decision, and still has its old data: empty its data directory;"
+    " then it copies all data from the others",
     decide.NO_PLACE: "{hosts} is no member, and there are as many members as the definition allows: use"
-    " `kolla_mesos_ctl elect --forget` for the host that it replaces",
+    " `kolla_mesos_ctl elect SERVICE --forget HOST` for the host that it replaces",
     decide.TOO_MANY: "there are more hosts than `members` in the definition; not members yet: {hosts}",
     decide.STRANGER: "{hosts} has the newest data, but is no member ({positions})",
-    decide.EMPTY_WINNER: "{hosts}, the winner by the operator's word, has no data, and others have"
+    decide.EMPTY_WINNER: "{hosts}, which the operator chose as the winner, has no data, and others have"
     " ({positions})",
-    decide.PRESENT: "{hosts} is to be left out by the operator's word, but is here ({positions})",
+    decide.PRESENT: "{hosts} is to be left out (`--without`), but is a candidate ({positions})",
     decide.BAD_RECORD: "{hosts}",
 }
 
@@ -64,7 +65,9 @@ def _missing(verdict: Wait | Refused) -> str:
     if unknown:
         hosts = "host" if unknown == 1 else "hosts"
         words.append(
-            f"{unknown} more {hosts} that never took part" if words else f"{unknown} {hosts} missing"
+            f"{unknown} more {hosts} that never took part"
+            if words
+            else f"missing: {unknown} {hosts} that never took part"
         )
     return ", and ".join(words)
 

@@ -185,7 +185,7 @@ def test_a_host_that_lost_its_data_is_accepted_for_one_epoch(cluster: Cluster) -
     waited = tool(cluster.deployment, "wait", "--quiet", status=1)
     assert "refused: h3 should have data" in waited, "nothing but an operator ends it"
     refused = ctl(cluster.deployment, "elect", "db", "--accept-empty", "h1", "--yes", status=1).stderr
-    assert "h1 has data (g:5): it is not empty; nothing was changed" in refused
+    assert "h1 has data (g:5): --accept-empty is for a host without data; nothing was changed" in refused
     ctl(cluster.deployment, "elect", "db", "--accept-empty", "h3", "--yes")
     cluster.ready(*HOSTS)
     assert cluster.shown()["winner"] == "h2"
@@ -215,7 +215,7 @@ def _explained(cluster: Cluster, kind: str) -> str:
 
 # What is asked for while h1 and h2 are candidates, and why it is refused.
 REFUSED = [
-    (["--winner", "h1"], "infra/db: missing: h3; a missing host may have the newest data: name each of them"),
+    (["--winner", "h1"], "infra/db: missing: h3; a missing host may have the newest data; to decide"),
     (["--winner", "h3", "--without", "h3"], "h3 is no candidate"),
     (["--winner", "h1", "--without", "h2", "--without", "h3"], "refused: h2 is to be left out"),
     (["--winner", "h1", "--without", "g3"], "missing: h3"),
@@ -255,7 +255,7 @@ def test_a_word_is_withdrawn(cluster: Cluster) -> None:
         cluster.deployment, "elect", "db", status=1
     )
     said = tool(cluster.deployment, "elect", "db", "--withdraw")
-    assert said == "withdrew what was recorded for the next epoch of infra/db\n"
+    assert said == "withdrew the choice that was recorded for the next epoch of infra/db\n"
     assert cluster.shown()["override"] is None
     assert "nothing is recorded" in tool(cluster.deployment, "elect", "db", "--withdraw")
 

@@ -137,7 +137,7 @@ def _check_elected(wanted: Snapshot, verdict: Wait | Refused | Elected, service:
     if isinstance(verdict, Wait) and verdict.code == decide.MISSING:
         known = [host for host in without if host not in wanted.members]
         slips = "".join(nearest(host, verdict.hosts) for host in known)
-        text = f"{text}{slips}: name each of them with --without"
+        text = f"{text}{slips}; to decide without it, name each missing host with --without"
     elif isinstance(verdict, Wait) and verdict.code == decide.NO_WINNER:
         winner = override.winner if override else ""
         text = f"{winner} is no candidate{nearest(str(winner), wanted.candidates)}"
@@ -154,11 +154,14 @@ def _check_empty(found: Snapshot, host: str) -> None:
     if candidate is None:
         raise RefusedChange(f"{host} is no candidate{nearest(host, found.candidates)}; nothing was changed")
     if not candidate.position.is_empty:
-        raise RefusedChange(f"{host} has data ({candidate.position}): it is not empty; nothing was changed")
+        raise RefusedChange(
+            f"{host} has data ({candidate.position}): --accept-empty is for a host without data;"
+            " nothing was changed"
+        )
 
 
 def _forget(invocation: Invocation, service: LiveService, election: LiveElection) -> int:
-    """Remove a member that takes part no more."""
+    """Remove a member that never comes back."""
     host, found = invocation.options.forget, election.snapshot
     if host not in found.members:
         raise RefusedChange(
@@ -172,7 +175,7 @@ def _forget(invocation: Invocation, service: LiveService, election: LiveElection
     invocation.err.print(ONLY_IF.format(host), markup=False)
     if found.decision and found.decision.winner == host and not election.ready:
         invocation.err.print(
-            f"{host} won the last election: no other host may have data as new", markup=False
+            f"{host} won the last election: the other hosts may lack its newest data", markup=False
         )
     if not invocation.confirmed(f"forget {host} as a member of the election of {service.name}"):
         return DECLINED
@@ -188,7 +191,7 @@ def _withdraw(invocation: Invocation, service: LiveService, election: LiveElecti
         print(f"nothing is recorded for the next epoch of {service.name}")
         return 0
     elections.withdraw(invocation.client, at, election.snapshot.turn)
-    print(f"withdrew what was recorded for the next epoch of {service.name}")
+    print(f"withdrew the choice that was recorded for the next epoch of {service.name}")
     return 0
 
 
@@ -244,25 +247,29 @@ def _cells(each: ElectionHost, now: float) -> Sequence[str]:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("service", metavar="SERVICE", help="its name, or its role")
     parser.add_argument(
-        "--winner", metavar="HOST", help="the candidate that bootstraps the cluster in the next epoch"
+        "--winner",
+        metavar="HOST",
+        help="let this candidate bootstrap the cluster, whatever the positions are",
     )
     parser.add_argument(
         "--without",
         metavar="HOST",
         action="append",
         default=[],
-        help="do not wait for this host, which is missing; once for each; with --winner",
+        help="do not wait for this missing host; once for each host; needs --winner",
     )
     parser.add_argument(
         "--accept-empty",
         metavar="HOST",
         action="append",
         default=[],
-        help="in the next epoch this candidate may be empty, although it should have data; may be repeated",
+        help="let this candidate take part although it has lost its data; once for each host",
     )
-    parser.add_argument("--forget", metavar="HOST", help="remove a member, which was replaced")
+    parser.add_argument("--forget", metavar="HOST", help="remove a member that another host replaces")
     parser.add_argument(
-        "--withdraw", action="store_true", help="withdraw what was given for the next epoch, before it begins"
+        "--withdraw",
+        action="store_true",
+        help="withdraw --winner, --without and --accept-empty, if they have not been used yet",
     )
     add_yes(parser)
     add_format(parser)
@@ -270,15 +277,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Show the election of a service: which host bootstraps its cluster when none of them runs. For each host: its
-part, the position of its data, whether it is a member, and since when; and what is missing or refused. The
-status is 0 if the cluster runs or a winner is starting it, 1 if a host is missing or refused.
+Show the election of a service: which host bootstraps its cluster when no instance runs. There is a line for
+each host: whether it is a candidate, the position of its data, whether it is a member, and since when. The
+status is 0 if the cluster runs or is being bootstrapped, 1 if a host is missing or refused.
 
-All members are waited for, however long it takes: a missing host may have the newest data, so start it. If it
-never comes back, --winner with --without decides the next epoch, and only that one. A host that was left out
-must come back empty, whatever its position is. --forget removes a member for good, after its host was
-replaced: another one takes its place. Each of these asks for confirmation. The status is 1, and nothing is
-changed, if the agents would refuse it, or if the election has changed meanwhile.
+The election waits for all members, however long it takes: a missing host may have the newest data, so start
+it. If it never comes back, use --winner with --without. A host that was left out must be empty when it comes
+back. If a host has lost its data, use --accept-empty. These options hold for the next decision (epoch) only.
+--forget removes a member for good, so that another host can take its place. Each option asks before it
+changes anything. If the agents would refuse the change, or the election has changed meanwhile, the status is
+1 and nothing is changed.
 """,
     example="kolla_mesos_ctl elect mariadb --deployment site",
     add_arguments=_add_arguments,

@@ -122,7 +122,9 @@ class LiveElection(NamedTuple):
         if isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING:
             found = f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
         names = [each.host for each in self.missing]
-        names += [f"{self.unknown} {'more ' if names else ''}of unknown name"] if self.unknown else []
+        if self.unknown:
+            hosts = "host" if self.unknown == 1 else "hosts"
+            names.append(f"{self.unknown} {'more ' if names else ''}{hosts} that never took part")
         return f"{found}; missing {', '.join(names)}" if names else found
 
     @property

@@ -76,11 +76,11 @@ TWO = hosts(h1="g:9", h2="g:8")
 NEWEST = "a missing host may have the newest data: start it"
 FOREIGN = (
     "refused: the data of h3 belong to another cluster than the one that was formed (h3: other:5):"
-    " remove them"
+    " check that the right volume is mounted; if it is, empty the data directory"
 )
 GROUPS = (
     "refused: the candidates have data of different clusters (h1: g:9, h2: x:8, h3: g:7):"
-    " remove the wrong data"
+    " empty the data directories that are wrong"
 )
 BAD = f"refused: /kolla/site/{AT}/members/h3: it is not a JSON object; correct or delete this znode"
 # The znodes; the lines of `elect`, without the name of the service; `kind: text` of each cause.
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "a host that never took part is missing": (
         {"status/global/db": "infra/db", **TWO},
         [
-            f"electing for {SINCE}: 2 of 3 candidates; missing 1 of unknown name",
+            f"electing for {SINCE}: 2 of 3 candidates; missing 1 host that never took part",
             "cluster  not formed; 3 hosts are needed",
             f"  h1  candidate  g:9  no member  {SINCE}",
             f"  h2  candidate  g:8  no member  {SINCE}",
@@ -253,8 +253,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "nobody has ended yet": (
         {**FORMED, **hosts(h1="starting", h2="g:8")},
         [
-            f"electing for {SINCE}: no instance is ready, and the daemon of h1 has not ended: no host can"
-            " bootstrap the cluster before; missing h3",
+            f"electing for {SINCE}: the daemon of h1 runs and is not ready: no host can"
+            " bootstrap the cluster before it has ended; missing h3",
             "cluster  formed in epoch 1 by h1, group g",
             f"  h1  starting   g:7  joined  {SINCE}",
             f"  h2  candidate  g:8  joined  {SINCE}",
