@@ -18,20 +18,18 @@ from hypothesis import settings
 
 # Sections below the results: titles and lines.
 SECTIONS = pytest.StashKey["dict[str, list[str]]"]()
-# The slowest files begin first, so that none of them is left over at the end. Some of these first make images
-# or install Keystone.
+# The slowest files begin first, so that none of them is left over at the end.
 FIRST = (
     "tests/blackout/test_position.py",
     "tests/blackout/test_blackout.py",
     "tests/functional/test_keystone.py",
     "tests/functional/test_secured_keystone.py",
     "tests/functional/test_upgrade.py",
-    "tests/containers/test_kubernetes.py",
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",
 )
-# Then these folders, and all others after them. Tests in containers wait minutes for the images: one process
-# makes them while the others run agents. Short tests come last, so that all processes end at the same time.
+# Then these folders, and all others after them. `tests/preparation.py` makes the images in the meantime.
+# Short tests come last, so that all processes end at the same time.
 ORDER = ("tests/functional/", "tests/chaos/", "tests/integration/", "tests/containers/")
 # Files that share servers which are slow to start: one process runs them all.
 TOGETHER = {

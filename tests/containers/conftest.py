@@ -28,9 +28,9 @@ def measured(pytestconfig: pytest.Config) -> list[str]:
 @pytest.fixture(scope="session")
 def able() -> None:
     """This machine can make images and run containers; else it says why not."""
-    lacking = list(_lacking(CHECKOUT / ".cache"))
-    if lacking:
-        pytest.fail("containers can't be run here: " + "; ".join(lacking), pytrace=False)
+    reasons = list(lacking(CHECKOUT / ".cache"))
+    if reasons:
+        pytest.fail("containers can't be run here: " + "; ".join(reasons), pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -50,8 +50,8 @@ def podman(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     podman.end()
 
 
-def _lacking(cache: Path) -> Iterator[str]:
-    """What this machine or its kernel unmet, each in words that say what to do."""
+def lacking(cache: Path) -> Iterator[str]:
+    """Why containers can't be run here, each reason with what to do."""
     if os.geteuid() != 0:
         yield "the images are made as root: run bin/test as root"
         return

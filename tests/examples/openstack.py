@@ -108,7 +108,7 @@ def kept(cache: Path, name: str, wanted: Sequence[bytes], make: Callable[[Path],
     directory = cache / f"{name}-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
     cache.mkdir(exist_ok=True)
     (cache / ".gitignore").write_text("*\n")
-    with (cache / "lock").open("w") as lock:
+    with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / "complete").exists():
             say(f"installing {name} into {directory} (up to a minute)")
