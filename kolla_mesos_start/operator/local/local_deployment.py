@@ -104,8 +104,8 @@ class LocalDeployment:
         return deployment
 
     def publish(self) -> Counts:
-        """Publish what was prepared."""
-        deployment = self._prepared or self.prepare()
+        """Publish what was prepared; later the directory as it is then."""
+        deployment, self._prepared = self._prepared or self.prepare(), None
         znodes = Znodes(self.prefix, self.id, "", "")
         with publication.locked(self.client, znodes) as lock:
             before = published.nodes(self.client, znodes)
