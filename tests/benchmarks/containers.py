@@ -121,7 +121,7 @@ class Timer:
         self.ended: Ended | None = None
         self._loop, self._work = loop, work
 
-    def spawn(self, *words: object, name: str) -> None:
+    def spawn(self, *words: object, **more: object) -> None:
         self.ended = None
         self._loop.call_at(now() + self._work, self._end)
 
