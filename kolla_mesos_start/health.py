@@ -71,6 +71,11 @@ def default_run_dir(uid: int, writable: Callable[[str], bool] = writable_directo
     return system if writable(system) else f"/tmp/kolla_mesos_start-{uid}"
 
 
+def find_run_dir(environ: Mapping[str, str]) -> str:
+    """The directory of the local state, for commands that run beside the agent."""
+    return environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
+
+
 def bad_run_dir(path: str) -> str | None:
     """What KOLLA_RUN_DIR should be; None if the path is right."""
     if len(os.fsencode(path)) > RUN_DIR_LIMIT:
@@ -141,7 +146,7 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if argv and list(argv) != ["--ready"]:
         print(USAGE)
         return 64
-    run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
+    run_dir = find_run_dir(environ)
     expected = bad_run_dir(run_dir)
     if expected:
         print(f"KOLLA_RUN_DIR is {run_dir!r}: expected {expected}")

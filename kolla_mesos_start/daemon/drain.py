@@ -21,6 +21,7 @@ from functools import partial
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.daemon.request_socket import RequestSocket
+from kolla_mesos_start.daemon.stop_client import ENDED, SOCKET, STOP
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.log import Logger
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-SOCKET = "stop"  # in the run directory
-STOP = b"T"  # a client's request, after its answer, to send SIGTERM to the daemon
 WITHDRAW_TIMEOUT = 1.0  # seconds without `drain`; then the stop goes on
 KILL_TIMEOUT = 500  # milliseconds; a process that waits for a disk can't be killed
 MOST_NAMED, LONGEST_NAME = 3, 64  # containers in a message, and characters of a name
@@ -232,6 +231,8 @@ class Drain:
         self._end_command()
         self._socket.close()
         for connection in self._clients:
+            with contextlib.suppress(OSError):  # The client has ended.
+                connection.send(ENDED)
             self._drop(connection)
 
     def run(self, ready: bool) -> None:

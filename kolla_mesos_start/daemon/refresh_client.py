@@ -5,24 +5,23 @@ Only the client of the registrar's socket is here. `daemon.refresher` answers it
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
 
-from kolla_mesos_start.errors import AgentError, cause
+from kolla_mesos_start.daemon.request_client import Unreachable, connect
+from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.files.journal import recover
-from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.health import find_run_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NOBODY = (
-    "no daemon can be refreshed here: {path} {why}. Either it is not started yet, or its definition has no"
-    " on_change: then restart the container"
+    "no daemon can be refreshed here: {path} can't be connected to ({why}). Either it is not started yet, or"
+    " its definition has no on_change: then restart the container"
 )
-DENIED = "{path} can't be connected to: run this as the agent's user, or as root"
 LONG = 10.0  # seconds
 TAKES_LONG = (
     "it takes long: see `kolla_mesos_start health` and the container's log. The refresh goes on without this"
@@ -33,18 +32,15 @@ TAKES_LONG = (
 def ask(environ: Mapping[str, str]) -> int:
     """Have the registrar refresh the files now, print the result, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    run_dir = environ.get("KOLLA_RUN_DIR") or default_run_dir(os.getuid())
-    path = f"{run_dir}/refresh"
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path)
-        except PermissionError:
-            print(DENIED.format(path=path))
-            return 1
-        except OSError as error:
-            print(NOBODY.format(path=path, why=f"can't be connected to ({cause(error)})"))
+    run_dir = find_run_dir(environ)
+    try:
+        connection = connect(f"{run_dir}/refresh", NOBODY)
+    except Unreachable as error:
+        print(error.text)
+        if error.is_absent:
             _recover(run_dir)
-            return 1
+        return 1
+    with connection:
         answer = _answer(connection)
     status, _, text = answer.decode("utf-8", "replace").partition(" ")
     print(text.strip() or "the daemon ended during the refresh")

@@ -5,65 +5,63 @@ Only the client of the registrar's socket is here. `daemon.drain` answers it.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 import socket
 
-from kolla_mesos_start.errors import cause
-from kolla_mesos_start.health import default_run_dir
+from kolla_mesos_start.daemon.request_client import Unreachable, connect
+from kolla_mesos_start.health import find_run_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SOCKET = "stop"  # in the run directory
+STOP = b"T"  # the request, after the answer, to send SIGTERM to the daemon
+ENDED = b"E"  # the answer to it, once the daemon has ended
 NOTHING = (
     "nothing to drain: {path} can't be connected to ({why}). Either the daemon is not started yet, or its"
     " definition has neither drain nor before_stop: then stop the container"
 )
-DENIED = "{path} can't be connected to: run this as the agent's user, or as root"
+UNKNOWN = "its registrar has ended: whether the daemon has ended is unknown"
 MARGIN = 10.0  # seconds after the KILL of a supervisor
 
 
 def stop(environ: Mapping[str, str], *, with_term: bool) -> int:
     """Drain the daemon and, `with_term`, end it; print the result in a line, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    path = f"{environ.get('KOLLA_RUN_DIR') or default_run_dir(os.getuid())}/stop"
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path)
-        except PermissionError:
-            print(DENIED.format(path=path))
-            return 1
-        except OSError as error:
-            print(NOTHING.format(path=path, why=cause(error)))
-            return 1 if with_term else 0
+    try:
+        connection = connect(f"{find_run_dir(environ)}/{SOCKET}", NOTHING)
+    except Unreachable as error:
+        print(error.text)
+        return 0 if error.is_absent and not with_term else 1
+    with connection:
         return _drain_and_stop(connection, with_term)
 
 
 def _drain_and_stop(connection: socket.socket, with_term: bool) -> int:
     answer = b""
-    while not answer.endswith(b"\n"):
+    while b"\n" not in answer:
         part = _received(connection)
         if not part:
             print("the daemon, or its registrar, has ended while it was being drained")
             return 1
         answer += part
-    status, grace, text = answer.decode("utf-8", "replace").rstrip("\n").split(" ", 2)
+    line, _, confirmation = answer.partition(b"\n")
+    status, grace, text = line.decode("utf-8", "replace").split(" ", 2)
     if not with_term:
         print(text)
         return int(status)
     connection.settimeout(float(grace) + MARGIN)
     try:
-        connection.sendall(b"T")
-        while _received(connection):
-            pass
+        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
+            connection.sendall(STOP)
+        has_ended = (confirmation or _received(connection)) == ENDED
     except socket.timeout:
         print(f"{text}; the daemon has not ended {float(grace):g} s after SIGTERM")
         return 1
-    except OSError:
-        pass  # It has ended already.
-    print(f"{text}; the daemon has ended")
-    return int(status)
+    print(f"{text}; {'the daemon has ended' if has_ended else UNKNOWN}")
+    return int(status) if has_ended else 1
 
 
 def _received(connection: socket.socket) -> bytes:

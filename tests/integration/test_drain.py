@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.daemon.stop_client import ENDED, UNKNOWN
 from tests.agents import PROGRAM, Agent, Containers
 from tests.conftest import Deployment
 from tests.instances import Site
@@ -140,9 +142,14 @@ def lists(agent: Agent, text: str) -> None:
 
 def stopping(agent: Agent, *words: str) -> subprocess.Popen[str]:
     """`kolla_mesos_start stop` in its container."""
+    return stopping_at(Path(agent.environ["KOLLA_RUN_DIR"]), *words)
+
+
+def stopping_at(run_dir: Path, *words: str) -> subprocess.Popen[str]:
+    """`kolla_mesos_start stop` for the container with this KOLLA_RUN_DIR."""
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), "stop", *words],
-        env=agent.environ,
+        env={**os.environ, "KOLLA_RUN_DIR": str(run_dir)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -440,6 +447,48 @@ def test_stop_reports_a_daemon_that_ignores_sigterm(edge: Edge) -> None:
     status, said = ended(client)
     assert (status, said) == (1, "drained; the daemon has not ended 0.1 s after SIGTERM")
     assert web.running
+
+
+def test_the_end_of_the_registrar_is_not_that_of_the_daemon(edge: Edge) -> None:
+    """It is killed after it has sent SIGTERM, which the daemon ignores."""
+    stubborn = [*COMMAND[:-1], DAEMON.replace("os._exit(7)", "pass")]
+    web = edge.start_web(environ={}, command=stubborn, before_stop="true", stop_grace=LONG)
+    client = stopping(web)
+    eventually(lambda: heard(web) == ["SIGTERM"], "the daemon gets SIGTERM")
+    os.kill(web.registrar, signal.SIGKILL)
+    assert ended(client) == (1, f"drained; {UNKNOWN}")
+    assert web.running
+
+
+def test_a_registrar_that_ends_before_it_is_asked_for_sigterm(tmp_path: Path) -> None:
+    """The daemon may not even have got SIGTERM."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "stop"))
+        listener.listen()
+        client = stopping_at(tmp_path)
+        listener.settimeout(LIMIT)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"0 1 drained\n")
+        assert ended(client) == (1, f"drained; {UNKNOWN}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "drained; the daemon has ended"), (("--no-term",), "drained")]
+)
+def test_a_daemon_that_ends_at_once_after_it_was_drained(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    """Both messages of the registrar come together, and it has gone."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "stop"))
+        listener.listen()
+        client = stopping_at(tmp_path, *words)
+        listener.settimeout(LIMIT)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"0 1 drained\n" + ENDED)
+        assert ended(client) == (0, said)
 
 
 def test_stop_without_anything_to_drain(edge: Edge) -> None:
