@@ -49,8 +49,11 @@ END_GRACE = 5.0  # seconds between TERM and KILL for a daemon whose epoch is ove
 
 
 class Participant:
-    """The running instance of this host, as the election sees it. `admitted`: whether it may be registered
-    as ready: its `running` belongs to this session, and others were told that it is ready."""
+    """The running instance of this host, as the election sees it.
+
+    `admitted`: whether it may be registered as ready, because its `running` belongs to this session and says
+    that it is ready.
+    """
 
     interest = None
 

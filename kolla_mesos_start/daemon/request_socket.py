@@ -38,7 +38,7 @@ class RequestSocket:
         loop.listen(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop listening."""
         with contextlib.suppress(KeyError):  # `_accept` may have paused it.
             self._loop.ignore(self._socket.fileno())
         self._socket.close()
