@@ -195,16 +195,23 @@ def report(pytestconfig: pytest.Config) -> list[str]:
     return section(pytestconfig, "HAProxy and dnsmasq behind changing replicas")
 
 
-@pytest.fixture(scope="module")
-def edge(shared_zookeeper: Server, module_zk: KazooClient, edge_servers: None, place: Path) -> Iterator[Edge]:
-    """The deployment, published, with three replicas up."""
-    edge = Edge(place / "edge", module_zk, shared_zookeeper.hosts)
-    with published(edge, module_zk):
-        started = [*edge.replicas[:3], edge.haproxy, edge.dnsmasq]
+@contextmanager
+def running(edge: Edge, zk: KazooClient, *others: LocalContainer) -> Iterator[None]:
+    """The deployment is published, and three replicas, HAProxy and the `others` are up."""
+    with published(edge, zk):
+        started = [*edge.replicas[:3], edge.haproxy, *others]
         for container in started:
             container.start()
         eventually(lambda: edge.is_ready(*started), "all are ready")
         eventually(lambda: all(map(edge.serves, edge.replicas[:3])), "HAProxy has all three")
+        yield
+
+
+@pytest.fixture(scope="module")
+def edge(shared_zookeeper: Server, module_zk: KazooClient, edge_servers: None, place: Path) -> Iterator[Edge]:
+    """The deployment, published, with three replicas up."""
+    edge = Edge(place / "edge", module_zk, shared_zookeeper.hosts)
+    with running(edge, module_zk, edge.dnsmasq):
         yield edge
 
 

@@ -20,8 +20,7 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.operator.deployment.directory import Deployment
 from tests.arrangement import section
-from tests.functional.cloud import published
-from tests.functional.test_loadbalancer import HAPROXY, WEB, Edge, Load, load
+from tests.functional.test_loadbalancer import HAPROXY, WEB, Edge, Load, load, running
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
@@ -81,12 +80,7 @@ def plain(
 ) -> Iterator[Plain]:
     """The deployment, published, with three replicas up."""
     edge = Plain(place / "rolling", module_zk, shared_zookeeper.hosts)
-    with published(edge, module_zk):
-        started = [*edge.replicas[:3], edge.haproxy]
-        for container in started:
-            container.start()
-        eventually(lambda: edge.is_ready(*started), "all are ready")
-        eventually(lambda: all(map(edge.serves, edge.replicas[:3])), "HAProxy has all three")
+    with running(edge, module_zk):
         yield edge
 
 

@@ -97,17 +97,7 @@ class LocalContainer:
 
     def start(self) -> None:
         self.started_at = time.time()
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                (*DIES_WITH_US, *AGENT),
-                env=self.environ,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for us; we then end what we have started.
-                start_new_session=True,
-            )
+        self._process = self._run(*DIES_WITH_US, *AGENT)
 
     def restart(self) -> None:
         """Start it again. What it has left ends before that, as all of a container ends with process 1."""
@@ -116,14 +106,18 @@ class LocalContainer:
 
     def begin_stop(self) -> subprocess.Popen[bytes]:
         """Begin to drain and stop its daemon, with the agent's own command, which ends when that is done."""
+        return self._run(*AGENT, "stop")
+
+    def _run(self, *argv: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                (*AGENT, "stop"),
+                argv,
                 env=self.environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for us; we then end what we have started.
                 start_new_session=True,
             )
 
