@@ -93,6 +93,14 @@ class Report:
         self._ephemeral.data = self._text()
         return self._ephemeral
 
+    def show_now(self) -> bool:
+        """Do not delay the first write; returns whether the znode was written, or has been refused."""
+        shown = self.ephemeral
+        if shown.held or shown.refusals:
+            return True
+        shown.write_after = 0.0
+        return False
+
     def renew(self, facts: bytes) -> None:
         """Replace the constant fields."""
         self._facts = facts

@@ -127,6 +127,27 @@ def test_a_daemon_that_is_not_ready_shows_why(
     eventually(lambda: not site.containers, "nothing is there that could tell")
 
 
+def test_what_a_ready_instance_runs_is_known_before_it_is_ready(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """However quickly it becomes ready: `wait` would take it for current."""
+    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    for host in ("web1", "web2"):  # The first one also creates the parents.
+        containers.start(SERVICE, host).says("the daemon is ready")
+    told_at = created(zk, f"{deployment.path}/{SERVICE}/.containers", 2)
+    ready_at = created(zk, f"{deployment.path}/status/global/api/daemon/ready", 2)
+    assert all(told_at[each] < ready_at[each] for each in ready_at), (told_at, ready_at)
+
+
+def created(zk: KazooClient, path: str, count: int) -> dict[str, int]:
+    """The zxid at which each child was created, once there are `count` of them."""
+    names = eventually(
+        lambda: zk.exists(path) and len(found := zk.get_children(path)) == count and found,
+        f"{count} below {path}",
+    )
+    return {name: zk.exists(f"{path}/{name}").czxid for name in names}
+
+
 def test_a_new_session_shows_the_same_again(
     deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
 ) -> None:
