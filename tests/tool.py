@@ -13,6 +13,7 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from tests.conftest import Deployment
+from tests.waiting import eventually
 
 TOOL = Path(__file__).resolve().parents[1] / "bin" / "kolla_mesos_ctl"
 
@@ -64,3 +65,22 @@ def tool(deployment: Deployment, *words: str, status: int = 0) -> str:
     """The same; all that it has printed."""
     done = ctl(deployment, *words, status=status)
     return done.stdout + done.stderr
+
+
+def tool_says(deployment: Deployment, text: str, *words: str, status: int = 0) -> str:
+    """Run the tool until it prints `text`, with this exit status; all that it has printed.
+
+    For what containers report about themselves: they write it up to a second later.
+    """
+
+    def look() -> str:
+        done = run_ctl(deployment, *words)
+        said = done.stdout + done.stderr
+        seen.append(said)
+        return said if done.returncode == status and text in said else ""
+
+    seen: list[str] = []
+    try:
+        return eventually(look, f"{words} with status {status} says {text!r}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{seen[-1]}") from None

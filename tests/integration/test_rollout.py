@@ -16,7 +16,7 @@ from tests.conftest import Deployment
 from tests.integration.test_refresh import DAEMON, Web, fleet, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.publishing import publish
-from tests.tool import TOOL, environ, run_ctl, tool
+from tests.tool import TOOL, environ, run_ctl, tool, tool_says
 from tests.waiting import eventually
 
 REDIS = "infra/redis"
@@ -115,13 +115,13 @@ def test_an_image_of_another_generation_is_outdated(deployment: Deployment, cont
         directory = {"directory": str(containers.directory)}
         publish(deployment, REDIS, redis(), files={"redis.conf": "x"}, shared=directory)
         containers.start(REDIS, f"h{number}", KOLLA_GENERATION=number).says("the daemon is ready")
-    said = tool(deployment, "explain", status=1)
-    assert "redis/daemon on h1 runs an image of generation 1, another container one of generation 2" in said
+    text = "redis/daemon on h1 runs an image of generation 1, another container one of generation 2"
+    tool_says(deployment, text, "explain", status=1)
     sync = {"sync": {"command": "true", "run_once": True, "generation": "2"}}
     publish(deployment, REDIS, {**redis(), "commands": sync})
     containers.start(REDIS, "h3", KOLLA_GENERATION="2").says("the daemon is ready")
-    said = tool(deployment, "explain", status=1)
-    assert "redis/daemon on h1 runs an image of generation 1 (published: 2)" in said
+    text = "redis/daemon on h1 runs an image of generation 1 (published: 2)"
+    tool_says(deployment, text, "explain", status=1)
 
 
 # -- a rollout -----------------------------------------------------------------------------------------

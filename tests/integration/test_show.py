@@ -40,13 +40,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def deployment_of(run: Run) -> Deployment:
-    """Where it is, as the file says that other shells load."""
+    """Where it is, as the file says that other shells load; once it is published."""
     env = run.place / "kept/site/env"
     found = re.search(
         r"KOLLA_ZK_HOSTS=(\S+)", eventually(lambda: env.read_text() if env.exists() else "", "its file")
     )
     assert found is not None
-    return Deployment(found[1], "/kolla", "show")
+    shown = Deployment(found[1], "/kolla", "show")
+    eventually(lambda: run_ctl(shown, "status").returncode in (0, 1), "it is published")
+    return shown
 
 
 def kill(run: Run, name: str) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from fcntl import ioctl
 from struct import pack
 from termios import TIOCSWINSZ
@@ -147,8 +147,13 @@ class Screen:
         """Wait until something is drawn that holds the words; when it was."""
 
         def look() -> bool:
-            with suppress(BlockingIOError):
+            try:
                 self.shown += os.read(self.ours, 1 << 20).decode(errors="replace")
+            except BlockingIOError:
+                pass
+            except OSError:  # Nobody has the terminal open any more.
+                status = self.process.wait()
+                raise AssertionError(f"it ended with status {status}: {self.shown}") from None
             return words in self.shown
 
         eventually(look, f"{words!r} on the screen", every=0.005)
