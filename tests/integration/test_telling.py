@@ -141,10 +141,12 @@ def test_what_a_ready_instance_runs_is_known_before_it_is_ready(
 
 def created(zk: KazooClient, path: str, count: int) -> dict[str, int]:
     """The zxid at which each child was created, once there are `count` of them."""
-    names = eventually(
-        lambda: zk.exists(path) and len(found := zk.get_children(path)) == count and found,
-        f"{count} below {path}",
-    )
+
+    def children() -> list[str]:
+        names: list[str] = zk.get_children(path) if zk.exists(path) else []
+        return names if len(names) == count else []
+
+    names = eventually(children, f"{count} below {path}")
     return {name: zk.exists(f"{path}/{name}").czxid for name in names}
 
 
