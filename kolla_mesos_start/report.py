@@ -87,7 +87,7 @@ class Report:
     def show(self, ephemerals: Ephemerals, shown: StatusZnode) -> Ephemeral:
         """Report in ZooKeeper too; returns the ephemeral."""
         if self._ephemeral is None:
-            self._ephemeral = ephemerals.keep(shown.path, b"")
+            self._ephemeral = ephemerals.keep(shown.path, b"", first=True)
             self._ephemeral.interval, self._ephemeral.write_after = INTERVAL, shown.write_after
         self._facts = shown.facts
         self._ephemeral.data = self._text()

@@ -361,6 +361,20 @@ def test_what_has_changed_is_written_in_its_time(
     assert session.requests == [] and ephemerals.deadline == math.inf
 
 
+def test_one_that_must_be_created_at_once_is_created_before_the_others(
+    ephemerals: Ephemerals, session: Session
+) -> None:
+    """Also if its first write was due later; further writes keep their interval."""
+    ephemerals.keep(PATH, b"")
+    report = ephemerals.keep(f"{PATH}-report", b"1", first=True)
+    report.interval, report.write_after, report.create_at_once = 1.0, 1000.2, True
+    ephemerals.run()
+    assert [request[0].path for request in session.requests] == [report.path, PATH]
+    report.looked(SESSION, SESSION, ())
+    report.data = b"2"
+    assert report.due == 1001.0
+
+
 @pytest.mark.parametrize(
     ("error", "found", "then"),
     [(ConnectionLoss(), owned_by(SESSION), SetData), (NoNodeError(), None, Create)],

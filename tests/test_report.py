@@ -47,7 +47,7 @@ def test_every_text_is_json_that_no_terminal_obeys(text: str | None, shown: str 
 class Ephemerals:
     """Those of a session that is not there."""
 
-    def keep(self, path: str, data: bytes) -> Ephemeral:
+    def keep(self, path: str, data: bytes, *, first: bool = False) -> Ephemeral:
         return Ephemeral(path, data, wanted=True)
 
 

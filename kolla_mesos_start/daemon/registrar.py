@@ -106,7 +106,6 @@ class Registrar:
         if not self.ended:
             admitted = self._participant is None or self._participant.admitted
             draining = self.drain.reason if self.drain else ""
-            self.presence.show(self.readiness.ready and admitted and not draining)
             if draining:
                 self.reporter.show_draining(draining)
             elif self.readiness.ready and self.presence.denied:
@@ -116,6 +115,11 @@ class Registrar:
                 if self._refresher and not reason:
                     reason, code = self._refresher.reason, self._refresher.code
                 self.reporter.show(self.readiness.ready, reason, self.readiness.stopped, code)
+            ready = self.readiness.ready and admitted and not draining
+            if ready:
+                # Its znode comes before the ready instance: it says which generation that is.
+                self.reporter.report.ephemeral.create_at_once = True
+            self.presence.show(ready)
         return self.ended
 
     def stop(self) -> None:

@@ -72,8 +72,8 @@ class Ephemeral:
     """One ephemeral, and what is known about it. Only decides the next step.
 
     `data` may change at any time; `written` is the server's data, if known. `interval`: the least seconds
-    between two writes; `write_after`: when the next one is allowed. `denied`: why ZooKeeper refused the last
-    step; empty once it is ours.
+    between two writes; `write_after`: when the next one is allowed. `create_at_once`: it may be created
+    before that. `denied`: why ZooKeeper refused the last step; empty once it is ours.
     """
 
     def __init__(self, path: str, data: bytes, *, wanted: bool, owner: str = UNKNOWN) -> None:
@@ -81,6 +81,7 @@ class Ephemeral:
         self.owner = owner
         self.written: bytes | None = data
         self.interval = self.write_after = 0.0
+        self.create_at_once = False
         self.held = False  # in any session so far
         self.busy = False
         self.not_before = 0.0
@@ -99,7 +100,8 @@ class Ephemeral:
         """When to do the next step; infinite if there is nothing to do, or a request is running."""
         if self.busy or self.step == "rest":
             return math.inf
-        return max(self.not_before, self.write_after if self.step in WRITES else 0.0)
+        is_limited = self.step == "write" or (self.step in WRITES and not self.create_at_once)
+        return max(self.not_before, self.write_after if is_limited else 0.0)
 
     def begin(self, instant: float) -> str:
         """Begin the next step, and return it."""
@@ -156,10 +158,15 @@ class Ephemerals:
         session.on_connected(self._look_again)
         session.on_watch(self._fired)
 
-    def keep(self, path: str, data: bytes) -> Ephemeral:
-        """Keep an ephemeral at `path`, in this session and in every later one."""
+    def keep(self, path: str, data: bytes, *, first: bool = False) -> Ephemeral:
+        """Keep an ephemeral at `path`, in this session and in every later one.
+
+        `first`: if several requests are due, this one's is sent first.
+        """
         check_size(path, data)
         ephemeral = self.all[path] = Ephemeral(path, data, wanted=True, owner=NONE)
+        if first:
+            self.all = {path: ephemeral, **self.all}
         return ephemeral
 
     def discard(self, path: str) -> None:

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Containers
 from tests.conftest import Deployment
+from tests.instances import Site
 from tests.integration.test_refresh import DAEMON, Web, fleet, heard, refreshed
 from tests.integration.test_refresh import web as web
 from tests.publishing import publish
@@ -109,12 +110,15 @@ def test_variables_are_read_when_the_command_may_run(deployment: Deployment, con
     assert (containers.directory / "redis.conf").read_text() == "pass new"
 
 
-def test_an_image_of_another_generation_is_outdated(deployment: Deployment, containers: Containers) -> None:
+def test_an_image_of_another_generation_is_outdated(
+    deployment: Deployment, containers: Containers, zk: KazooClient
+) -> None:
     """Also if no generation is published, and a service runs two."""
+    directory = {"directory": str(containers.directory)}
+    publish(deployment, REDIS, redis(), files={"redis.conf": "x"}, shared=directory)
     for number in ("1", "2"):
-        directory = {"directory": str(containers.directory)}
-        publish(deployment, REDIS, redis(), files={"redis.conf": "x"}, shared=directory)
-        containers.start(REDIS, f"h{number}", KOLLA_GENERATION=number).says("the daemon is ready")
+        containers.start(REDIS, f"h{number}", KOLLA_GENERATION=number)
+    Site(deployment, zk, REDIS).await_instances(2)
     said = tool(deployment, "explain", status=1)
     assert "redis/daemon on h1 runs an image of generation 1, another container one of generation 2" in said
     sync = {"sync": {"command": "true", "run_once": True, "generation": "2"}}

@@ -211,6 +211,21 @@ def test_an_instance_shows_the_generation_of_its_image(
     assert told(site, state="ready")["generation"] == image
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_ready_instance_never_exists_before_the_znode_of_its_container(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """That says which generation it runs. The server numbers its changes in their order."""
+    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    for count in (1, 2, 3):
+        containers.start(SERVICE, f"h{count}", KOLLA_START_MODE=mode)
+        instances = site.await_instances(count)
+    for each in instances:
+        container, instance = f"{site.containers_path}/{each}", f"{site.daemon()}/ready/{each}"
+        found = eventually(lambda path=container: zk.exists(path), f"{container} exists")  # type: ignore[misc]
+        assert found.czxid < zk.exists(instance).czxid
+
+
 # -- how a start ended --------------------------------------------------------------------------------
 
 FILES = {"conf": {"dest": "{{ dest }}"}}
