@@ -124,6 +124,8 @@ class Presence:
 
     def _write_state(self, path: str) -> None:
         def on_read(value: Any, error: Exception | None) -> None:
+            if not self._ready:
+                return  # The daemon has ended meanwhile, and its state may be reset already.
             if isinstance(error, wire.ConnectionLoss):
                 self._states_due = True
             elif not error and value[0] != RUNNING:
@@ -143,6 +145,7 @@ class Presence:
 
     def end_states(self) -> None:
         """Reset the states of the ended daemon to `waiting`, unless another replica is ready."""
+        self._ready = self._states_due = False
         for path in self._shown.states:
             self._end_state(path)
 

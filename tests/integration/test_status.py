@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from errno import EIO
 from fcntl import ioctl
 from struct import pack
 from termios import TIOCSWINSZ
@@ -144,16 +145,18 @@ class Screen:
         self.shown = ""
 
     def shows(self, words: str) -> float:
-        """Wait until something is drawn that holds the words; when it was."""
+        """Wait until something is drawn that contains `words`; returns when. Fails if the tool ends first."""
 
         def look() -> bool:
-            try:
-                self.shown += os.read(self.ours, 1 << 20).decode(errors="replace")
-            except BlockingIOError:
-                pass
-            except OSError:  # Nobody has the terminal open any more.
-                status = self.process.wait()
-                raise AssertionError(f"it ended with status {status}: {self.shown}") from None
+            with suppress(BlockingIOError):
+                try:
+                    self.shown += os.read(self.ours, 1 << 20).decode(errors="replace")
+                except OSError as error:
+                    if (
+                        error.errno != EIO
+                    ):  # All is read that a program wrote to its terminal before it ended.
+                        raise
+                    assert words in self.shown, f"exit status {self.process.wait(60)}: {self.shown!r}"
             return words in self.shown
 
         eventually(look, f"{words!r} on the screen", every=0.005)
@@ -205,6 +208,18 @@ def test_watching_continues_after_an_outage(
         zookeeper.start()  # type: ignore[attr-defined]
         zk.retry(zk.ensure_path, f"{deployment.path}/b/variables")
         screen.shows("no definition")
+    finally:
+        screen.close()
+
+
+def test_watching_a_missing_deployment_ends_at_once(deployment: Deployment) -> None:
+    """Its name may be mistyped."""
+    screen = Screen(deployment, "status", "--watch", "--deployment", "sit")
+    try:
+        screen.shows("did you mean 'site'")
+        assert screen.process.wait(60) == 66
+        with pytest.raises(AssertionError, match="exit status 66"):
+            screen.shows("services up")
     finally:
         screen.close()
 

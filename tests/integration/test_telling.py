@@ -127,29 +127,6 @@ def test_a_daemon_that_is_not_ready_shows_why(
     eventually(lambda: not site.containers, "nothing is there that could tell")
 
 
-def test_what_a_ready_instance_runs_is_known_before_it_is_ready(
-    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """However quickly it becomes ready: `wait` would take it for current."""
-    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
-    for host in ("web1", "web2"):  # The first one also creates the parents.
-        containers.start(SERVICE, host).says("the daemon is ready")
-    told_at = created(zk, f"{deployment.path}/{SERVICE}/.containers", 2)
-    ready_at = created(zk, f"{deployment.path}/status/global/api/daemon/ready", 2)
-    assert all(told_at[each] < ready_at[each] for each in ready_at), (told_at, ready_at)
-
-
-def created(zk: KazooClient, path: str, count: int) -> dict[str, int]:
-    """The zxid at which each child was created, once there are `count` of them."""
-
-    def children() -> list[str]:
-        names: list[str] = zk.get_children(path) if zk.exists(path) else []
-        return names if len(names) == count else []
-
-    names = eventually(children, f"{count} below {path}")
-    return {name: zk.exists(f"{path}/{name}").czxid for name in names}
-
-
 def test_a_new_session_shows_the_same_again(
     deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
 ) -> None:
@@ -232,6 +209,21 @@ def test_an_instance_shows_the_generation_of_its_image(
     (instance,) = site.await_instances(1).values()
     assert instance["generation"] == image
     assert told(site, state="ready")["generation"] == image
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_ready_instance_never_exists_before_the_znode_of_its_container(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """That says which generation it runs. The server numbers its changes in their order."""
+    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    for count in (1, 2, 3):
+        containers.start(SERVICE, f"h{count}", KOLLA_START_MODE=mode)
+        instances = site.await_instances(count)
+    for each in instances:
+        container, instance = f"{site.containers_path}/{each}", f"{site.daemon()}/ready/{each}"
+        found = eventually(lambda path=container: zk.exists(path), f"{container} exists")  # type: ignore[misc]
+        assert found.czxid < zk.exists(instance).czxid
 
 
 # -- how a start ended --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from kazoo.protocol.serialization import GetChildren, GetData, SetData
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.tree.presence import Presence, Registration
+from kolla_mesos_start.zookeeper.ephemerals import OURS
 
 STATE = "/kolla/site/status/global/api/daemon"
 STAT = ZnodeStat(1, 1, 0, 0, 4, 0, 0, 0, 0, 0, 1)
@@ -24,6 +25,8 @@ class Session:
     def __init__(self, state: bytes | None, *children: list[str]) -> None:
         self._state, self._children = state, list(children)
         self.written: list[tuple[bytes, int]] = []
+        # Requests that are answered later; None: they are answered at once.
+        self.pending: list[tuple[Any, Callable[[Any, KazooException | None], object]]] | None = None
 
     def on_connected(self, handler: Callable[[], object]) -> None:
         pass
@@ -32,7 +35,9 @@ class Session:
         pass
 
     def request(self, operation: Any, done: Callable[[Any, KazooException | None], object]) -> None:
-        if isinstance(operation, SetData):
+        if self.pending is not None:
+            self.pending.append((operation, done))
+        elif isinstance(operation, SetData):
             self.written.append((operation.data, operation.version))
             done(STAT, None)
         elif self._state is None:
@@ -66,3 +71,20 @@ def test_the_state_of_a_daemon_that_has_ended(
     presence.end_states()
     assert session.written == written
     assert presence.states_ended
+
+
+def test_a_state_that_is_read_when_the_daemon_ends_does_not_become_running() -> None:
+    """The answer comes after the end: nobody would reset it."""
+    session = Session(b"waiting", [])
+    shown = Registration([], [(f"{STATE}/ready/own", b"{}")], [], [STATE], [])
+    presence = Presence(session, shown)  # type: ignore[arg-type]
+    for ephemeral in presence.ephemerals.all.values():
+        ephemeral.owner, ephemeral.busy = OURS, True  # nothing is sent for it
+    session.pending = []
+    presence.show(ready=True)
+    presence.end_states()
+    asked, session.pending = session.pending, None
+    for operation, done in asked:
+        session.request(operation, done)
+    assert isinstance(asked[0][0], GetData)
+    assert session.written == []
