@@ -153,7 +153,7 @@ def test_a_stop_does_not_wait_for_zookeeper(start: Callable[..., Agent], link: L
     begun = time.monotonic()
     agent.signal(signal.SIGTERM)
     assert agent.ends() == 7
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
 
 
 def test_a_daemon_that_does_not_end_is_killed_after_stop_grace(start: Callable[..., Agent]) -> None:
