@@ -20,6 +20,7 @@ from tests.fuzz.inputs import changed
 from tests.fuzz.test_wire import REQUESTS, WATCH, WORDS
 from tests.replies import CONNECTED, STAT, framed, text
 from tests.tool import ctl
+from tests.waiting import eventually
 
 # What a server does with a connection: it reads and sends, for as long as it wants.
 Serve = Callable[[socket.socket], None]
@@ -167,6 +168,7 @@ def test_an_agent_with_such_a_server(name: str, tmp_path: Path) -> None:
             "KOLLA_WAIT_TIMEOUT": "0.5",
         }
         agent = Agent(tmp_path / "a", environ)
+        eventually(lambda: agent.state or not agent.running, "it handles signals")
         try:
             status = agent.ends(3.0)
         except AssertionError:

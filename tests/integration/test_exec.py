@@ -65,11 +65,10 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def await_nothing(agent: Agent, site: Site) -> None:
-    """Wait until neither a registrar nor anything in the tree says that there is a daemon."""
-    eventually(lambda: not agent.registrar, "the registrar has ended")
-    site.await_members(0, seconds=8)  # Sooner than the session would expire.
-    assert not site.instances() and not site.instances("web1")
+def await_nothing(site: Site, *agents: Agent) -> None:
+    """Wait until the registrars have ended. They have closed their sessions: nothing is left to expire."""
+    eventually(lambda: not any(agent.registrar for agent in agents), "the registrars have ended")
+    assert not site.members and not site.instances() and not site.instances("web1")
 
 
 # -- what the daemon inherits ----------------------------------------------------------------------------
@@ -188,7 +187,7 @@ def test_the_daemon_can_run_as_another_user(
         assert status["Gid"].split() == ["61235"] * 4
         assert sorted(status["Groups"].split()) == ["61235", "61236", "61237"]
         agent.end()
-        await_nothing(agent, site)
+        await_nothing(site, agent)
 
 
 # -- how it ends --------------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ def test_the_exit_status_is_the_daemons_own(
     assert "last words\n" in agent.said
     # Before its registrar has begun there may be nothing that is registered either.
     eventually(lambda: agent.state.startswith("ended "), "the end is reported")
-    await_nothing(agent, site)
+    await_nothing(site, agent)
     assert agent.health().returncode == 1
     assert not (agent.directory / "run" / "notify").exists()
     assert not (agent.directory / "termination-log").exists()
@@ -245,7 +244,7 @@ def test_a_daemon_that_cannot_be_executed_leaves_nothing(
     history = site.history(f"{site.daemon()}/ready")
     (agent.directory / "seen").touch()
     assert agent.ends() == status
-    await_nothing(agent, site)
+    await_nothing(site, agent)
     assert agent.ending["stage"] in ("render", "exec")
     assert (agent.ending["command"], agent.ending["status"]) == ("web/daemon", status)
     assert agent.ending["retriable"] is False
@@ -281,7 +280,7 @@ def lines_on_the_way(containers: Containers, site: Site) -> list[str]:
     agent = containers.start(SERVICE, under=(*HELD, "signal", "0", str(file)))
     site.await_instances(1)
     agent.end()
-    await_nothing(agent, site)
+    await_nothing(site, agent)
     return file.read_text().splitlines()
 
 
@@ -300,8 +299,7 @@ def test_a_signal_before_any_line_on_the_way_to_exec_is_honoured(
             for number in range(first, min(first + 4, len(lines) + 1))
         ]
         assert ends_of(agents) == [TERMINATED] * len(agents), lines[first - 1 : first + 3]
-        for agent in agents:
-            await_nothing(agent, site)
+        await_nothing(site, *agents)
 
 
 def test_a_signal_at_any_instant_is_honoured(
@@ -418,7 +416,7 @@ def test_the_registrar_takes_over_without_a_gap(
     assert agent.registrar == registrar
     agent.signal(signal.SIGTERM)
     assert agent.ends() == TERMINATED
-    await_nothing(agent, site)
+    await_nothing(site, agent)
     assert agent.running is False and events[0].type == "DELETED"
 
 
@@ -508,7 +506,7 @@ def test_as_marathon_runs_it(deployment: Deployment, containers: Containers, sit
     finally:
         os.killpg(agent.pid, signal.SIGTERM)
     assert agent.ends() == TERMINATED
-    await_nothing(agent, site)
+    await_nothing(site, agent)
     eventually(lambda: not lives(daemon), "the daemon is gone, and reaped")
 
 

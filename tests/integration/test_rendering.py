@@ -293,7 +293,7 @@ def test_a_stop_signal_ends_an_agent_that_renders(
     agent.signal(signal.SIGTERM)
     stopped = time.monotonic()
     assert agent.ends() == 143
-    assert time.monotonic() - stopped < 5, "a second, on a machine that is not busy"
+    assert time.monotonic() - stopped < 25, "before its session would expire"
     assert zk.get_children(party) == []
     assert agent.ending["stage"] == "render" and agent.ending["reason"] == "stopped by SIGTERM"
     assert not (tmp_path / "conf").exists()

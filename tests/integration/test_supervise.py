@@ -153,7 +153,7 @@ def test_a_stop_does_not_wait_for_zookeeper(start: Callable[..., Agent], link: L
     begun = time.monotonic()
     agent.signal(signal.SIGTERM)
     assert agent.ends() == 7
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
 
 
 def test_a_daemon_that_does_not_end_is_killed_after_stop_grace(start: Callable[..., Agent]) -> None:
@@ -237,7 +237,7 @@ def test_a_daemon_that_cannot_be_executed_ends_the_agent(
     agent = start([command], wait=False)
     assert agent.ends() == status
     assert agent.ending["stage"] == "exec" and agent.ending["status"] == status
-    site.await_members(0, seconds=8)  # Sooner than the session would expire.
+    assert not site.members, "it has closed its session"
 
 
 def test_a_stop_during_the_start_is_not_lost(deployment: Deployment, containers: Containers) -> None:

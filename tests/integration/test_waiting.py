@@ -157,7 +157,7 @@ def await_watches(zookeeper: Server, deployment: Deployment, agents: int = 1) ->
             path = f"{deployment.path}/{name}"
             # The others are watched at their parent, and the server shows only the number of those watches.
             if path.split("/")[-2] not in ("hosts", "ready", ".party", "generations"):
-                eventually(lambda path=path: watched(path), f"watches for {path}", seconds=SOON)  # type: ignore[misc]
+                eventually(lambda path=path: watched(path), f"watches for {path}")  # type: ignore[misc]
     eventually(
         lambda: int(zookeeper.mntr()["zk_watch_count"]) >= agents * len(KINDS), "all watches", seconds=SOON
     )

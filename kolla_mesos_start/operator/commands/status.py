@@ -319,7 +319,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
 
 def _container_data(container: Container) -> dict[str, Any]:
     data = container._asdict()
-    behind = data.pop("older")
+    behind, _ = data.pop("older"), data.pop("is_settling")
     refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
     return {
         **data,

@@ -67,7 +67,8 @@ class Container(NamedTuple):
     the ready instances. `definition` is the mzxid that it runs, `digest` that of what an agent reads of the
     definition, `read` the zxid up to which it has read; None: unknown. `follows`: its files are refreshed
     after a change. `code` is the topic of `reason`, see `report`. `outside`: why external services have not
-    answered. `older` is filled in by `live.outdated`."""
+    answered. `older` is filled in by `live.unread`. `is_settling`: it is ready, but has not written yet what
+    its daemon has read."""
 
     id: str
     host: str
@@ -84,6 +85,7 @@ class Container(NamedTuple):
     older: tuple[Older, ...] = ()
     code: str = ""
     outside: Mapping[str, str] = MappingProxyType({})
+    is_settling: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -192,7 +194,8 @@ def container_id(name: str) -> str:
 
 def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool) -> Container:
     stage, reason, code = (text(facts, key) for key in ("state", "reason", "code"))
-    # What it is doing is written a moment after it has joined or left the ready instances.
+    # What it is doing is written up to a second after it has joined or left the ready instances.
+    is_settling = is_ready and stage in ("waiting", "bootstrapping")
     if is_ready and stage != "ready":
         stage, reason, code = "ready", "", ""
     elif stage == "ready" and not is_ready:
@@ -213,6 +216,7 @@ def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool
         follows=facts.get("follows") is True,
         code=code,
         outside={key: text(outside, key) for key in outside} if isinstance(outside, dict) else {},
+        is_settling=is_settling,
     )
 
 

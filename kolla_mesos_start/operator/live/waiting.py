@@ -37,9 +37,11 @@ class Goal(NamedTuple):
         """Whether enough is ready, and runs what is published."""
         if service.is_task:
             return service.is_up
+        ready = [each for each in service.containers if each.ready]
+        current = [each for each in ready if each.is_current and not each.is_settling]
         if self.count is not None:
-            return sum(each.ready and each.is_current for each in service.containers) >= self.count
-        return service.is_up and all(each.is_current or not each.ready for each in service.containers)
+            return len(current) >= self.count
+        return service.is_up and current == ready
 
     def progress(self, service: LiveService) -> str:
         """The progress of the service, in words."""
