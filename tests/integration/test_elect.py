@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -390,13 +391,13 @@ def test_a_winner_that_is_gone_is_no_winner(cluster: Cluster, client: OperatorCl
 
 
 @pytest.fixture
-def lossy(zookeeper: Server, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+def lossy(zookeeper: Server, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Makes the address of a proxy that loses the first transaction (`request`), or its reply."""
     with ExitStack() as stack:
 
-        def launch(loses: str) -> str:
+        def launch(loses: str, *more: str) -> str:
             port = free_port()
-            words = [f"{port}", f"{zookeeper.port}", "1", loses]
+            words = [f"{port}", f"{zookeeper.port}", "1", loses, *more]
             proxy = Process([sys.executable, lossy_proxy.__file__, *words], tmp_path / "proxy.log")
             stack.callback(proxy.kill)
             proxy.launch()
@@ -408,7 +409,7 @@ def lossy(zookeeper: Server, tmp_path: Path) -> Iterator[Callable[[str], str]]:
 @pytest.mark.parametrize("loses", ["request", "reply"])
 @pytest.mark.parametrize("words", [["--winner", "h1", "--without", "h2", "--without", "h3"], ["--withdraw"]])
 def test_a_change_is_recorded_once_although_the_connection_is_lost(
-    cluster: Cluster, lossy: Callable[[str], str], words: list[str], loses: str
+    cluster: Cluster, lossy: Callable[..., str], words: list[str], loses: str
 ) -> None:
     """The tool says that it is recorded, and it is."""
     before = prepared(cluster, "withdraw" if words == ["--withdraw"] else "override")
@@ -421,12 +422,46 @@ def test_a_change_is_recorded_once_although_the_connection_is_lost(
 
 @pytest.mark.parametrize("loses", ["request", "reply"])
 def test_a_host_is_forgotten_although_the_connection_is_lost(
-    cluster: Cluster, lossy: Callable[[str], str], loses: str
+    cluster: Cluster, lossy: Callable[..., str], loses: str
 ) -> None:
     cluster.formed()
     done = ctl(cluster.deployment, "elect", "db", "--forget", "h3", "--yes", "--hosts", lossy(loses))
     assert done.stdout == "forgot h3: 2 of 3 members of infra/db are left\n"
     assert not cluster.zk.exists(f"{cluster.at}/members/h3")
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+def test_ctrl_c_during_an_outage_says_that_the_result_is_unknown(
+    cluster: Cluster, lossy: Callable[..., str], loses: str
+) -> None:
+    """The next `elect` shows it."""
+    prepared(cluster, "override")
+    words = ["--winner", "h1", "--without", "h2", "--without", "h3", "--yes"]
+    line = [
+        sys.executable,
+        str(TOOL),
+        "elect",
+        "db",
+        *words,
+        "--hosts",
+        lossy(loses, "own", "/election/turn"),
+    ]
+    with subprocess.Popen(
+        line, env=environ(cluster.deployment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        try:
+            while (said := running.stderr.readline()) and "retrying" not in said:
+                pass
+            running.send_signal(signal.SIGINT)
+            out, heard = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 130, heard
+    assert "it is unknown whether this was recorded: look at the election again" in heard
+    assert out == "" and "Traceback" not in heard
+    shown = run_ctl(cluster.deployment, "elect", "db").stdout
+    assert ("operator for epoch 2: winner h1, without h2, h3" in shown) == (loses == "reply")
 
 
 class LostReply:

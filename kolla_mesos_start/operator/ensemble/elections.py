@@ -11,6 +11,7 @@ Each change is one transaction, which checks and sets `turn`, as the transitions
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable
@@ -30,6 +31,8 @@ from kolla_mesos_start.zookeeper.query import Znode
 
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
 PATIENCE = 30.0  # seconds
+
+log = logging.getLogger(__name__)
 
 
 def places(znodes: Znodes, role: str) -> list[str]:
@@ -167,15 +170,25 @@ def _commit(transaction: Changes, is_made: Callable[[], bool]) -> None:
     The same transaction is sent again: since it checks `turn`, it can be applied only once.
     """
     was_lost = False
-    while True:
-        try:
-            connection.commit(transaction, "the election is left as it is")
-            return
-        except Unanswered:
+    try:
+        while not _was_answered(transaction):
             was_lost = True
-        except ChangedMeanwhile as error:
-            if was_lost and is_made():
-                return
-            raise ChangedMeanwhile(
-                "the election has changed meanwhile: look at it again; nothing was changed"
-            ) from error
+    except ChangedMeanwhile:
+        if not (was_lost and is_made()):
+            raise
+    except KeyboardInterrupt:
+        log.warning("it is unknown whether this was recorded: look at the election again")
+        raise
+
+
+def _was_answered(transaction: Changes) -> bool:
+    """Send the transaction; false if the connection is lost meanwhile."""
+    try:
+        connection.commit(transaction, "the election is left as it is")
+    except Unanswered:
+        return False
+    except ChangedMeanwhile as error:
+        raise ChangedMeanwhile(
+            "the election has changed meanwhile: look at it again; nothing was changed"
+        ) from error
+    return True
