@@ -1,10 +1,11 @@
 """A proxy before a ZooKeeper server that breaks one connection around one transaction; else it just carries.
 
-python lossy_proxy.py LISTEN TARGET NUMBER request|reply [PID]        ports of 127.0.0.1
+python lossy_proxy.py LISTEN TARGET NUMBER request|reply [PID | own TEXT]        ports of 127.0.0.1
 
 The transaction of this number, counted over all connections, loses its `request` (the server
 never gets it) or its `reply` (it is applied, but nobody hears of it). Its connection is closed;
-PID, the server itself, is killed together with the reply.
+PID, the server itself, is killed together with the reply. With `own`, only transactions that
+contain TEXT are counted, and the proxy ends with the loss: nobody can connect to it again.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 class Proxy:
     """What is to be lost, and how many transactions have come so far."""
 
-    def __init__(self, target: int, number: int, loses: str, kills: int) -> None:
+    def __init__(self, target: int, number: int, loses: str, kills: int, text: bytes, ends: bool) -> None:
         self.target = target
         self.number = number
         self.loses = loses
         self.kills = kills
+        self.text = text
+        self.ends = ends
         self.seen = 0
         self.lost = b""
 
@@ -55,10 +58,11 @@ class Proxy:
 
     async def requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async for frame in frames(reader):
-            if frame[OPERATION] == MULTI:
+            if frame[OPERATION] == MULTI and self.text in frame:
                 self.seen += 1
                 if self.seen == self.number:
                     if self.loses == "request":
+                        self.end()
                         return
                     self.lost = frame[XID]
             writer.write(frame)
@@ -69,8 +73,13 @@ class Proxy:
                 self.lost = b""
                 if self.kills:
                     os.kill(self.kills, signal.SIGKILL)
+                self.end()
                 return
             writer.write(frame)
+
+    def end(self) -> None:
+        if self.ends:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def serve(listen: int, proxy: Proxy) -> None:
@@ -80,5 +89,7 @@ async def serve(listen: int, proxy: Proxy) -> None:
 
 
 if __name__ == "__main__":
-    port, target, number, loses, *kills = sys.argv[1:]
-    asyncio.run(serve(int(port), Proxy(int(target), int(number), loses, int(kills[0]) if kills else 0)))
+    port, target, number, loses, *more = sys.argv[1:]
+    ends = more[:1] == ["own"]
+    kills, text = (0, more[1].encode()) if ends else (int(more[0]) if more else 0, b"")
+    asyncio.run(serve(int(port), Proxy(int(target), int(number), loses, kills, text, ends)))

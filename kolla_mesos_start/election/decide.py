@@ -261,6 +261,7 @@ def _choose(snapshot: Snapshot, counting: Positions, without: Collection[str]) -
 
 def _elect(snapshot: Snapshot, counting: Positions, without: Collection[str], winner: str) -> Elected:
     before, epoch = snapshot.decision, snapshot.next_epoch
+    has_failed = before is not None and before.state == BOOTSTRAPPING and before.winner == winner
     decision = Decision(
         epoch=epoch,
         winner=winner,
@@ -269,6 +270,7 @@ def _elect(snapshot: Snapshot, counting: Positions, without: Collection[str], wi
         positions={host: str(each) for host, each in counting.items()},
         state=BOOTSTRAPPING,
         formed=before is not None and before.formed,
+        attempts=before.attempts + 1 if before is not None and has_failed else 1,
     )
     members = {}
     for host, position in counting.items():

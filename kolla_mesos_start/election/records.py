@@ -41,7 +41,8 @@ class Decision(NamedTuple):
     """The decision of an epoch. `group` and `value` are the winner's: None if it had no data.
 
     `positions`: those of all candidates, as printed. `formed`: whether a cluster was formed in this epoch or
-    in an earlier one; then `group` is its group, or None while that is unknown.
+    in an earlier one; then `group` is its group, or None while that is unknown. `attempts`: how often the
+    winner has been elected in a row without becoming ready in between, this decision included.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class Decision(NamedTuple):
     positions: Mapping[str, str]
     state: str
     formed: bool
+    attempts: int = 1
 
 
 class Member(NamedTuple):
@@ -222,6 +224,7 @@ DECISION = {
     "positions": (_are_positions, "the position of each host", True),
     "state": _one_of(BOOTSTRAPPING, FORMED),
     "formed": (lambda value: isinstance(value, bool), "true or false", False),
+    "attempts": (_is_epoch, "a number, from 1", False),
 }
 MEMBER = {"epoch": EPOCH, "state": _one_of(JOINING, JOINED, LEFT_OUT)}
 CANDIDATE = {"group": GROUP, "value": VALUE, "id": ID}

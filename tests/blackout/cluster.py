@@ -25,8 +25,9 @@ from kolla_mesos_start.operator.local.containers import end_all, processes_of
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from tests.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql, values
 from tests.chaos.run import Link
+from tests.conftest import Deployment
 from tests.examples.openstack import SYSTEM_PATH
-from tests.tool import operator_client
+from tests.tool import operator_client, run_ctl
 from tests.waiting import eventually
 from tests.zookeeper import Ensemble
 
@@ -54,7 +55,7 @@ class Cluster(LocalDeployment):
         exec_hosts: Sequence[str] = (),
         **more: object,
     ) -> None:
-        self.zk, self.more = zk, values(Ports.free(), **more)
+        self.zk, self.ensemble, self.more = zk, ensemble, values(Ports.free(), **more)
         place = ("/kolla-blackout", "blackout")
         environ = {
             "PATH": SYSTEM_PATH,
@@ -195,7 +196,13 @@ class Cluster(LocalDeployment):
             os.close(fd)
 
     def _await_unmounted(self, host: str) -> None:
+        """A file system that another mount namespace still has would be mounted again without power."""
         eventually(lambda: self._is_unmounted(host), f"the disk of {host} is free", every=0.1)
+        eventually(lambda: not self._is_attached(host), f"nobody has the disk of {host}", every=0.1)
+
+    def _is_attached(self, host: str) -> bool:
+        words = ("losetup", "--associated", self._image(host))
+        return bool(subprocess.run(words, check=True, capture_output=True, timeout=60).stdout)
 
     def _is_unmounted(self, host: str) -> bool:
         """Unmount it; a process that has just ended may still keep it busy."""
@@ -261,6 +268,10 @@ class Cluster(LocalDeployment):
             return str(decision["winner"]) if decision.get("epoch", 0) > epoch else ""
 
         return eventually(decided, "a decision", seconds=seconds, every=0.005)
+
+    def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the operator's tool."""
+        return run_ctl(Deployment(self.ensemble.hosts, self.prefix, self.id), *words)
 
     @property
     def epoch(self) -> int:

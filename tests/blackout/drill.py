@@ -6,6 +6,7 @@ make of it.
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -14,14 +15,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
-from kolla_mesos_start.election.records import Override, encode
-from tests.blackout.cluster import Cluster
-from tests.blackout.members import HOSTS, sql
+from kolla_mesos_start.operator.live.election import CANDIDATE
+from tests.blackout.cluster import RECOVERY, SESSION_TIMEOUT, Cluster
+from tests.blackout.members import HOSTS, SERVICE, sql
 from tests.blackout.writers import CREATE, TABLE, Writer
 from tests.waiting import eventually
 from tests.zookeeper import Ensemble
 
 LOOK_TIMEOUT = 60.0  # seconds for something that happens during a recovery
+EXPLAINED = 5.0  # seconds until `explain` names a missing host
 
 
 class Violation(Exception):
@@ -185,6 +187,8 @@ class Drill:
         epoch = self.cluster.epoch
         self.cluster.power_on(*others)
         until = time.monotonic() + self.dice.uniform(8, 15)
+        self._await_candidates(2)
+        self._check_explained(missing)
         while time.monotonic() < until:
             if self.cluster.primaries:
                 raise Violation(f"{self.cluster.primaries} formed a cluster without {missing}")
@@ -192,6 +196,25 @@ class Drill:
         if self.cluster.epoch != epoch:
             raise Violation(f"there was a decision without {missing}")
         self._all_on()
+
+    def _await_candidates(self, count: int) -> None:
+        path = self.cluster.election("candidates")
+        eventually(
+            lambda: len(self.cluster.zk.get_children(path)) == count,
+            f"{count} candidates",
+            seconds=LOOK_TIMEOUT,
+        )
+
+    def _check_explained(self, missing: str) -> None:
+        """`explain` names the missing host at the latest 5 s after the others are candidates."""
+        until = time.monotonic() + EXPLAINED
+        while True:
+            asked = time.monotonic()
+            said = self.cluster.ctl("explain").stdout
+            if f"missing: {missing}" in said:
+                return
+            if asked > until:
+                raise Violation(f"explain does not name {missing}: {said}")
 
     def empty_disk(self) -> None:
         """A host is replaced, and there is a blackout as soon as it has joined."""
@@ -238,6 +261,37 @@ class Drill:
         self.cluster.signal(winner, signal.SIGSTOP)
         time.sleep(self.dice.uniform(3, 9))
         self.cluster.signal(winner, signal.SIGCONT)
+        self._last_on = time.monotonic()
+
+    def joiner_frozen(self) -> None:
+        """For longer than its session lasts, while it joins."""
+        self._kill_all()
+        epoch = self.cluster.epoch
+        self._all_on()
+        joiner = self.dice.choice([host for host in HOSTS if host != self.cluster.winner_after(epoch)])
+        eventually(
+            lambda: self.cluster.record(f"running/{joiner}"), f"{joiner} runs", seconds=RECOVERY, every=0.01
+        )
+        time.sleep(self.dice.choice((0.0, self.dice.uniform(0, 1), self.dice.uniform(0, 5))))
+        self.cluster.signal(joiner, signal.SIGSTOP)
+        time.sleep(self.dice.uniform(SESSION_TIMEOUT + 1, SESSION_TIMEOUT + 6))
+        self.cluster.signal(joiner, signal.SIGCONT)
+        self._last_on = time.monotonic()
+
+    def zookeeper_and_winner_killed(self) -> None:
+        """ZooKeeper loses its power together with the winner of the recovery."""
+        self._kill_all(1.0)
+        epoch = self.cluster.epoch
+        self._all_on()
+        winner = self.cluster.winner_after(epoch)
+        time.sleep(self.dice.choice((0.0, self.dice.uniform(0, 0.6), self.dice.uniform(0, 6))))
+        for server in self.ensemble.servers:
+            server.kill()
+        self.cluster.kill(winner)
+        time.sleep(self.dice.uniform(0, 3))
+        self.ensemble.mend()
+        time.sleep(self.dice.choice((0.0, self.dice.uniform(0, 3))))
+        self.cluster.power_on(winner)
         self._last_on = time.monotonic()
 
     def zookeeper_killed(self) -> None:
@@ -299,20 +353,15 @@ class Drill:
         time.sleep(8)
         for host in others:
             self.cluster.kill(host)
-        epoch = self.cluster.epoch
         self.cluster.power_on(*others)
-        word = encode(Override(epoch + 1, None, (lost,)))
-        path = self.cluster.election("override")
-        eventually(
-            lambda: len(self.cluster.zk.get_children(self.cluster.election("candidates"))) == 2,
-            "two candidates",
-        )
-        if self.cluster.zk.exists(path):
-            self.cluster.zk.set(path, word)
-        else:
-            self.cluster.zk.create(path, word)
-        # The operator's tool does both in one transaction.
-        self.cluster.zk.set(self.cluster.election("turn"), b"")
+        self._await_candidates(2)
+        shown = json.loads(self.cluster.ctl("elect", SERVICE, "--format", "json").stdout)
+        positions = {each["host"]: each["position"] for each in shown["hosts"] if each["part"] == CANDIDATE}
+        newest = max(positions, key=lambda host: int(positions[host].rpartition(":")[2]))
+        words = ("elect", SERVICE, "--winner", newest, "--without", lost, "--yes")
+        done = self.cluster.ctl(*words)
+        if done.returncode:
+            raise Violation(f"{' '.join(words)}: {done.stderr}")
         eventually(lambda: all(self.cluster.is_synced(host, 2) for host in others), "two members", every=0.2)
         self.cluster.wipe(lost)
         self.cluster.power_on(lost)
@@ -324,7 +373,8 @@ EVENTS: dict[str, Callable[[Drill], None]] = {
     for name in (
         *("at_once", "in_some_order", "one_before", "graceful", "graceful_then_killed", "two_killed"),
         *("one_missing", "empty_disk", "interrupted_transfer", "winner_killed", "winner_frozen"),
-        *("zookeeper_killed", "partitioned", "again_in_recovery", "schema_change", "override"),
+        *("joiner_frozen", "zookeeper_and_winner_killed", "zookeeper_killed", "partitioned"),
+        *("again_in_recovery", "schema_change", "override"),
     )
 }
 

@@ -349,3 +349,20 @@ def test_a_refusal_names_the_missing_too() -> None:
     assert isinstance(verdict, Refused)
     assert verdict == Refused(decide.EMPTY, ("b",), ("c",))
     assert words.describe(verdict, Snapshot(3)).endswith("missing: c")
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (decision(state="bootstrapping", winner="b", attempts=2), 3),
+        (decision(state="bootstrapping", winner="a", attempts=2), 1),
+        (decision(winner="b", attempts=2), 1),
+        (None, 1),
+    ],
+    ids=["same winner", "another winner", "formed", "first"],
+)
+def test_the_attempts_of_a_winner_are_counted(before: Decision | None, expected: int) -> None:
+    """In a row, until its cluster is formed."""
+    verdict = decide.judge(snapshot({"a": "g:5", "b": "g:7", "c": "g:5"}, "jjj", decision=before))
+    assert isinstance(verdict, Elected)
+    assert (verdict.winner, verdict.decision.attempts) == ("b", expected)

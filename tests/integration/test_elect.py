@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,16 +20,19 @@ from kolla_mesos_start.election.records import Override
 from kolla_mesos_start.operator.cli import parser
 from kolla_mesos_start.operator.commands import elect
 from kolla_mesos_start.operator.ensemble import elections
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.live.model import LiveDeployment
 from kolla_mesos_start.tree.znodes import ElectionZnodes
+from kolla_mesos_start.zookeeper.client import Outage
+from tests import lossy_proxy
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import TOOL, ctl, environ, operator_client, run_ctl, tool, tool_says
 from tests.waiting import eventually
+from tests.zookeeper import HOST, Process, Server, free_port
 
 HOSTS = ("h1", "h2", "h3")
 NAME = "infra/db"
@@ -128,7 +132,9 @@ def test_a_missing_member_is_named_and_nobody_starts(cluster: Cluster) -> None:
     agents = cluster.start(h1="g:5", h2="g:7")
     cluster.candidates("h1", "h2")
     said = tool(cluster.deployment, "elect", "db", status=1)
-    assert "2 of 3 candidates; missing h3" in said.splitlines()[0]
+    first, second, *_ = said.splitlines()
+    assert first.endswith(": 2 of 3 candidates")
+    assert second == "missing: h3"
     agents["h1"].says("missing: h3; a missing host may have the newest data")
     explained = tool_says(cluster.deployment, "missing: h3", "explain", status=1)
     assert explained.startswith("ROOT CAUSE  db/daemon has waited for ")
@@ -382,6 +388,126 @@ def test_a_winner_that_is_gone_is_no_winner(cluster: Cluster, client: OperatorCl
     with pytest.raises(ChangedMeanwhile):
         elections.override(client, ElectionZnodes(cluster.at), turn, WORD)
     assert cluster.written() == before
+
+
+@pytest.fixture
+def lossy(zookeeper: Server, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Makes the address of a proxy that loses the first transaction (`request`), or its reply."""
+    with ExitStack() as stack:
+
+        def launch(loses: str, *more: str) -> str:
+            port = free_port()
+            words = [f"{port}", f"{zookeeper.port}", "1", loses, *more]
+            proxy = Process([sys.executable, lossy_proxy.__file__, *words], tmp_path / "proxy.log")
+            stack.callback(proxy.kill)
+            proxy.launch()
+            return f"{HOST}:{port}"
+
+        yield launch
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+@pytest.mark.parametrize("words", [["--winner", "h1", "--without", "h2", "--without", "h3"], ["--withdraw"]])
+def test_a_change_is_recorded_once_although_the_connection_is_lost(
+    cluster: Cluster, lossy: Callable[..., str], words: list[str], loses: str
+) -> None:
+    """The tool says that it is recorded, and it is."""
+    before = prepared(cluster, "withdraw" if words == ["--withdraw"] else "override")
+    done = ctl(cluster.deployment, "elect", "db", *words, "--yes", "--hosts", lossy(loses))
+    assert "lost the connection to ZooKeeper at" in done.stderr
+    assert done.stdout.startswith("withdrew" if words == ["--withdraw"] else "recorded for epoch 2")
+    assert (cluster.zk.exists(f"{cluster.at}/override") is None) == (words == ["--withdraw"])
+    assert cluster.zk.get(f"{cluster.at}/turn")[1].version == before + 1
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+def test_a_host_is_forgotten_although_the_connection_is_lost(
+    cluster: Cluster, lossy: Callable[..., str], loses: str
+) -> None:
+    cluster.formed()
+    done = ctl(cluster.deployment, "elect", "db", "--forget", "h3", "--yes", "--hosts", lossy(loses))
+    assert done.stdout == "forgot h3: 2 of 3 members of infra/db are left\n"
+    assert not cluster.zk.exists(f"{cluster.at}/members/h3")
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+def test_ctrl_c_during_an_outage_says_that_the_result_is_unknown(
+    cluster: Cluster, lossy: Callable[..., str], loses: str
+) -> None:
+    """The next `elect` shows it."""
+    prepared(cluster, "override")
+    words = ["--winner", "h1", "--without", "h2", "--without", "h3", "--yes"]
+    line = [
+        sys.executable,
+        str(TOOL),
+        "elect",
+        "db",
+        *words,
+        "--hosts",
+        lossy(loses, "own", "/election/turn"),
+    ]
+    with subprocess.Popen(
+        line, env=environ(cluster.deployment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        try:
+            while (said := running.stderr.readline()) and "retrying" not in said:
+                pass
+            running.send_signal(signal.SIGINT)
+            out, heard = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 130, heard
+    assert "it is unknown whether this was recorded: look at the election again" in heard
+    assert out == "" and "Traceback" not in heard
+    shown = run_ctl(cluster.deployment, "elect", "db").stdout
+    assert ("operator for epoch 2: winner h1, without h2, h3" in shown) == (loses == "reply")
+
+
+class LostReply:
+    """A client whose first transaction is lost after `meanwhile`."""
+
+    def __init__(self, client: OperatorClient, meanwhile: Callable[[], object], *, applied: bool) -> None:
+        self.client, self.meanwhile, self.applied = client, meanwhile, applied
+        self.calls = 0
+
+    def __call__(self, operations: Any, what: str, *more: Any) -> Any:
+        self.calls += 1
+        if self.calls > 1:
+            return OperatorClient.transaction(self.client, operations, what)
+        if self.applied:
+            OperatorClient.transaction(self.client, operations, what)
+        self.meanwhile()
+        raise Outage(what)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_an_override_of_a_decided_epoch_is_not_called_recorded(
+    cluster: Cluster, client: OperatorClient, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """The agents may have used it before the connection was back."""
+    turn = prepared(cluster, "override")
+    decision = json.loads(cluster.zk.get(f"{cluster.at}/decision")[0])
+
+    def decide() -> None:
+        cluster.record(turn=None, decision={**decision, "epoch": 2})
+        if applied:
+            cluster.zk.delete(f"{cluster.at}/override")
+
+    monkeypatch.setattr(client, "transaction", LostReply(client, decide, applied=applied))
+    with pytest.raises(Unanswered, match="epoch 2 has been decided meanwhile: look at the election"):
+        elections.override(client, ElectionZnodes(cluster.at), turn, WORD)
+
+
+def test_an_override_that_was_not_recorded_says_so(
+    cluster: Cluster, client: OperatorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = prepared(cluster, "override")
+    lost = LostReply(client, lambda: cluster.record(turn=None), applied=False)
+    monkeypatch.setattr(client, "transaction", lost)
+    with pytest.raises(ChangedMeanwhile, match="nothing was changed"):
+        elections.override(client, ElectionZnodes(cluster.at), turn, WORD)
+    assert not cluster.zk.exists(f"{cluster.at}/override")
 
 
 def test_a_later_word_replaces_an_earlier_one(cluster: Cluster, client: OperatorClient) -> None:

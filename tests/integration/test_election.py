@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
+import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +21,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import make_digest_acl_credential
 
+from tests import lossy_proxy
 from tests.agents import Agent, Containers
+from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
 from tests.link import Link
+from tests.tool import run_ctl
 from tests.waiting import eventually
-from tests.zookeeper import free_port
+from tests.zookeeper import HOST, Process, Server, free_port
 
 MEMBER = Path(__file__).resolve().parents[1] / "cluster_member.py"
 SERVICE, ROLE = "infra/db", "db"
@@ -351,6 +358,146 @@ def test_a_winner_that_dies_is_waited_for(cluster: Cluster, at: str) -> None:
     assert set(cluster.bootstraps()) == {"a"}
 
 
+class Ending(Process):
+    """A way to ZooKeeper that ends around one transition: before the server gets it, or after its commit."""
+
+    def __init__(self, server: Server, log: Path, number: int, loses: str) -> None:
+        port = free_port()
+        self.hosts, self._address = f"{HOST}:{port}", (HOST, port)
+        words = (f"{port}", f"{server.port}", f"{number}", loses, "own", "/election/turn")
+        super().__init__((sys.executable, lossy_proxy.__file__, *words), log)
+        self.launch()
+        eventually(lambda: not self.has_ended, "the proxy accepts connections")
+
+    @property
+    def has_ended(self) -> bool:
+        with suppress(OSError), socket.create_connection(self._address, timeout=5):
+            return False
+        return True
+
+
+# The transitions of a winner: the epochs after its end before, and after, the commit.
+TRANSITIONS = {"candidate": (1, 1), "decision": (1, 2), "check": (2, 2), "formed": (2, 2)}
+
+
+# Each before and after the commit; the registrar or the supervisor makes the last one.
+KILLS = [(transition, loses, "exec") for transition in TRANSITIONS for loses in ("request", "reply")]
+KILLS += [("formed", loses, "supervise") for loses in ("request", "reply")]
+
+
+@pytest.mark.parametrize(("transition", "loses", "mode"), KILLS)
+def test_a_winner_that_is_killed_around_a_transition_comes_back(
+    cluster: Cluster, zookeeper: Server, tmp_path: Path, transition: str, loses: str, mode: str
+) -> None:
+    """Nobody else bootstraps, `explain` names it, and the cluster forms when it is back."""
+    cluster.publish()
+    cluster.start(KOLLA_START_MODE=mode)
+    cluster.forms(1)
+    cluster.kill()
+    cluster.put(a="g:9", b="g:8", c="g:8")
+    cluster.start("b", "c")
+    eventually(lambda: cluster.names("candidates") == ["b", "c"], "two candidates")
+    winner = cluster.agents["a"]
+    direct = winner.environ["KOLLA_ZK_HOSTS"]
+    proxy = Ending(zookeeper, tmp_path / "proxy.log", [*TRANSITIONS].index(transition) + 1, loses)
+    try:
+        winner.environ["KOLLA_ZK_HOSTS"] = proxy.hosts
+        cluster.start("a")
+        eventually(lambda: proxy.has_ended, "the transition is made")
+        cluster.kill("a")
+    finally:
+        proxy.kill()
+
+    def explained() -> str:
+        found = run_ctl(cluster.deployment, "explain").stdout
+        return found if "missing: a (last seen" in found else ""
+
+    def both_wait() -> bool:
+        # They may have begun to join it: then they give up, and are started again.
+        for host in ("b", "c"):
+            if not cluster.agents[host].running:
+                cluster.start(host)
+        states = [cluster.state(host) for host in ("b", "c")]
+        wanted = [("election-missing", "a")] * 2
+        return cluster.names("candidates") == ["b", "c"] and wanted == [
+            (each.get("code"), each.get("election", {}).get("hosts")) for each in states
+        ]
+
+    eventually(both_wait, "both wait for a")
+    # The session of its agent may last a little longer.
+    said = eventually(explained, "explain names the missing host")
+    epoch = TRANSITIONS[transition][loses == "reply"]
+    decision = cluster.read("decision")
+    is_formed = (transition, loses) == ("formed", "reply") or epoch == 1
+    assert (decision["epoch"], decision["state"]) == (epoch, "formed" if is_formed else "bootstrapping")
+    assert ("a won once and ended before it was ready" in said) != is_formed
+    winner.environ["KOLLA_ZK_HOSTS"] = direct
+    cluster.start("a")
+    cluster.forms(epoch + 1)
+    assert set(cluster.bootstraps()) == {"a"}
+    epochs = [line.split()[2] for line in cluster.history("a") if line.startswith("first")]
+    assert sorted(set(epochs)) == sorted(epochs), "one bootstrap in each epoch"
+    positions = {(cluster.data / host / "position").read_text().strip() for host in HOSTS}
+    assert len(positions) == 1
+    group, _, number = positions.pop().partition(":")
+    assert group == "g" and int(number) > 9
+
+
+def test_a_joiner_that_was_frozen_before_its_start_joins_again(cluster: Cluster) -> None:
+    """Its session has expired: it is a candidate again, and starts once."""
+    cluster.data.mkdir()
+    held = cluster.data / "held-b"
+    held.touch()
+    cluster.publish(daemon=held_file(cluster))
+    cluster.start()
+    eventually(lambda: cluster.read("running/b"), "b is about to join")
+    cluster.freeze("b")
+    cluster.gone("b")
+    held.unlink()
+    cluster.freeze("b", signal.SIGCONT)
+    cluster.forms(1)
+    assert [line.split()[0] for line in cluster.history("b")] == ["join"]
+    assert cluster.bootstraps() == ["a"]
+
+
+def test_a_joiner_that_was_frozen_after_its_start_goes_on(cluster: Cluster) -> None:
+    """Its registrar records it again, in a session of its own."""
+    held = cluster.hold("b")
+    cluster.publish()
+    cluster.start()
+    eventually(lambda: cluster.history("b"), "b is started")
+    eventually(lambda: cluster.agents["b"].registrar, "its registrar runs")
+    cluster.freeze("b")
+    cluster.gone("b")
+    cluster.freeze("b", signal.SIGCONT)
+    eventually(lambda: cluster.read("running/b"), "b is recorded again")
+    held.unlink()
+    cluster.forms(1)
+    assert len(cluster.history("b")) == 1
+    assert cluster.bootstraps() == ["a"]
+
+
+def test_a_frozen_joiner_is_waited_for(cluster: Cluster) -> None:
+    """Without it there is no decision. Once it is thawed it gives up, and is a candidate."""
+    held = cluster.hold("b")
+    cluster.publish()
+    cluster.start()
+    eventually(lambda: cluster.history("b"), "b is started")
+    eventually(lambda: cluster.agents["b"].registrar, "its registrar runs")
+    cluster.freeze("b")
+    cluster.gone("b")
+    cluster.kill("a", "c")
+    cluster.put(**dict.fromkeys(HOSTS, "g:5"))
+    cluster.start("a", "c")
+    cluster.reports("a", "election-missing", hosts="b")
+    cluster.freeze("b", signal.SIGCONT)
+    assert cluster.agents["b"].ends() in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    held.unlink()
+    cluster.start("b")
+    cluster.forms(2)
+    assert len(cluster.bootstraps()) == 2
+
+
 def test_a_candidate_that_dies_is_waited_for(cluster: Cluster) -> None:
     """It was a candidate, but not when the last one came."""
     cluster.publish()
@@ -602,3 +749,47 @@ def test_garbage_in_a_znode_is_refused_and_named(cluster: Cluster) -> None:
     assert f"refused: {cluster.at}/members/b: it is not a JSON object" in state["reason"]
     cluster.zk.set(f"{cluster.at}/members/b", valid)
     cluster.forms(2)
+
+
+# What an agent and a registrar without an election read and create, in no order.
+REQUESTS = {
+    "getData .publication": 1,
+    "getData infra/db": 1,
+    "getData status/global": 1,
+    "getData status/global/db": 1,
+    "getData status/global/db/daemon": 2,
+    "getData status/HOST": 1,
+    "getData status/HOST/db/daemon": 2,
+    "getData status/HOST/db/ended": 1,
+    "create infra/db/.containers/ID": 1,
+    "create infra/db/.party/ID": 1,
+    "create status/HOST/db/daemon/ready/ID": 1,
+    "create status/global/db/daemon/ready/ID": 1,
+    "multi": 1,
+}
+
+
+def test_a_daemon_without_an_election_sends_no_request_for_one(
+    deployment: Deployment, zookeeper: Server, zk: KazooClient, containers: Containers
+) -> None:
+    """The same requests as before there were elections."""
+    path = f"{deployment.path}/{SERVICE}"
+    zk.ensure_path(path)
+    daemon = {"command": ["sleep", "600"], "ready": {"alive": 0.1}}
+    zk.set(path, json.dumps({"service": {"daemon": daemon}}).encode())
+    with contextlib.closing(Line(zookeeper)) as line:
+        containers.start(SERVICE, "HOST", KOLLA_ZK_HOSTS=line.hosts, KOLLA_ZK_SESSION_TIMEOUT="60")
+        eventually(lambda: _counted(line, deployment) == REQUESTS, f"the requests are {REQUESTS}")
+
+
+def _counted(line: Line, deployment: Deployment) -> dict[str, int]:
+    return Counter(
+        f"{each.name} {_relative(each.path, deployment)}".rstrip()
+        for requests in line.connections
+        for each in requests
+        if each.name in ("getData", "create", "multi") or "election" in each.path
+    )
+
+
+def _relative(path: str, deployment: Deployment) -> str:
+    return re.sub(r"[0-9a-f]{32}__party__$", "ID", path[len(deployment.path) + 1 :])

@@ -34,6 +34,7 @@ from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 
 ONLY_IF = "only if {} is powered off and never comes back with its data"
+TITLES = ("HOST", "STATE", "POSITION", "MEMBER", "SINCE")
 STYLES = {CANDIDATE: "yellow", MISSING: "red", "ready": "green", "starting": "cyan"}
 
 
@@ -207,7 +208,14 @@ def lines(service: LiveService, election: LiveElection, now: float) -> Iterator[
     found = election.snapshot
     style = "bold green" if election.is_settled else "bold red" if election.refused else "bold yellow"
     yield Line(f"{service.name}  ", style, _headline(election, now))
+    for refusal in election.refused_alone:
+        head, colon, text = refusal.partition(": ")
+        yield Line(f"{head}{colon}", STYLES[MISSING], text)
+    if election.missing_hosts:
+        yield Line("missing: ", STYLES[MISSING], election.missing_hosts)
     yield Line("cluster  ", "", _cluster(found))
+    if election.failures:
+        yield Line("winner   ", "", election.failures)
     if found.valid_override:
         yield Line("operator ", "", f"for epoch {found.next_epoch}: {_said(found.valid_override)}")
     yield from _hosts(election, now)
@@ -215,10 +223,10 @@ def lines(service: LiveService, election: LiveElection, now: float) -> Iterator[
 
 def _headline(election: LiveElection, now: float) -> str:
     if election.ready:
-        return "; ".join([election.text, *election.refused])
+        return election.text
     state = records.BOOTSTRAPPING if election.state == records.BOOTSTRAPPING else ELECTING
     waited = "" if election.since is None else f" for {lasting(now - election.since)}"
-    return f"{state}{waited}{'; ' if election.refused else ': '}{election.progress}"
+    return f"{state}{waited}" if election.refused else f"{state}{waited}: {election.stage}"
 
 
 def _cluster(found: Snapshot) -> str:
@@ -230,12 +238,18 @@ def _cluster(found: Snapshot) -> str:
 
 
 def _hosts(election: LiveElection, now: float) -> Iterator[Line]:
-    """A line for each host: its part, position, whether it is a member, and since when."""
-    rows = [(each, _cells(each, now)) for each in election.hosts]
-    widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(5)]
-    for each, cells in rows:
-        text = "".join(f"  {cell:{width}}" for cell, width in zip(cells, widths) if width)
-        yield Line(f"{text}  ", STYLES.get(each.part, ""), each.refused or each.reason)
+    """A line for each host below the titles: its part, position, whether it is a member, and since when."""
+    if not election.hosts:
+        return
+    rows = [_cells(each, now) for each in election.hosts]
+    widths = [max(map(len, column)) for column in zip(TITLES, *rows)]
+    yield Line(_row(TITLES, widths), "bold")
+    for each, cells in zip(election.hosts, rows):
+        yield Line(_row(cells, widths), STYLES.get(each.part, ""), "" if each.refused else each.reason)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"  {cell:{width}}" for cell, width in zip(cells, widths)) + "  "
 
 
 def _cells(each: ElectionHost, now: float) -> Sequence[str]:

@@ -11,11 +11,13 @@ Each change is one transaction, which checks and sets `turn`, as the transitions
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Callable
 
 from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
-from kolla_mesos_start.election.records import Override, encode
+from kolla_mesos_start.election.records import Override, decode_decision, encode
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import (
     ChangedMeanwhile,
@@ -29,6 +31,8 @@ from kolla_mesos_start.zookeeper.query import Znode
 
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
 PATIENCE = 30.0  # seconds
+
+log = logging.getLogger(__name__)
 
 
 def places(znodes: Znodes, role: str) -> list[str]:
@@ -118,21 +122,39 @@ def override(client: OperatorClient, at: ElectionZnodes, turn: int, wanted: Over
         transaction.create(at.override, encode(wanted))
     else:
         transaction.set_data(at.override, encode(wanted))
-    _commit(transaction)
+    _commit(transaction, lambda: _is_recorded(client, at, wanted))
+
+
+def _is_recorded(client: OperatorClient, at: ElectionZnodes, wanted: Override) -> bool:
+    """Whether the override is recorded. Raises Unanswered if a decision was made meanwhile."""
+    found = connection.read(client, [at.override, at.decision])
+    word, decision = found[at.override], found[at.decision]
+    if word == encode(wanted):
+        return True
+    if decision is not None and decode_decision(at.decision, decision).epoch >= wanted.epoch:
+        raise Unanswered(
+            f"the connection to ZooKeeper was lost, and epoch {wanted.epoch} has been decided meanwhile:"
+            " look at the election to see whether the winner is the host that you chose"
+        )
+    return False
 
 
 def withdraw(client: OperatorClient, at: ElectionZnodes, turn: int) -> None:
     """Remove the operator's word."""
     transaction = _transition(client, at, turn)
     transaction.delete(at.override)
-    _commit(transaction)
+    _commit(transaction, lambda: _is_gone(client, at.override))
 
 
 def forget(client: OperatorClient, at: ElectionZnodes, turn: int, host: str) -> None:
     """Remove a member."""
     transaction = _transition(client, at, turn)
     transaction.delete(at.member(host))
-    _commit(transaction)
+    _commit(transaction, lambda: _is_gone(client, at.member(host)))
+
+
+def _is_gone(client: OperatorClient, path: str) -> bool:
+    return connection.read(client, [path])[path] is None
 
 
 def _transition(client: OperatorClient, at: ElectionZnodes, turn: int) -> Changes:
@@ -142,12 +164,31 @@ def _transition(client: OperatorClient, at: ElectionZnodes, turn: int) -> Change
     return transaction
 
 
-def _commit(transaction: Changes) -> None:
+def _commit(transaction: Changes, is_made: Callable[[], bool]) -> None:
+    """Make the change, also if the connection is lost. `is_made` tells whether it has been made.
+
+    The same transaction is sent again: since it checks `turn`, it can be applied only once.
+    """
+    was_lost = False
+    try:
+        while not _was_answered(transaction):
+            was_lost = True
+    except ChangedMeanwhile:
+        if not (was_lost and is_made()):
+            raise
+    except KeyboardInterrupt:
+        log.warning("it is unknown whether this was recorded: look at the election again")
+        raise
+
+
+def _was_answered(transaction: Changes) -> bool:
+    """Send the transaction; false if the connection is lost meanwhile."""
     try:
         connection.commit(transaction, "the election is left as it is")
+    except Unanswered:
+        return False
     except ChangedMeanwhile as error:
         raise ChangedMeanwhile(
             "the election has changed meanwhile: look at it again; nothing was changed"
         ) from error
-    except Unanswered as error:
-        raise Unanswered(f"{error.reason}: look at it again to see whether it was changed") from error
+    return True

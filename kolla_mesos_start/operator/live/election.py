@@ -49,11 +49,15 @@ class ElectionHost(NamedTuple):
 
 
 class LiveElection(NamedTuple):
-    """The election of a daemon. `snapshot` is what is recorded, `verdict` what follows from it for all."""
+    """The election of a daemon. `snapshot` is what is recorded, `verdict` what follows from it for all.
+
+    `last_exit`: how the winner's last start ended; empty if that was not recorded.
+    """
 
     snapshot: Snapshot
     verdict: Verdict
     hosts: tuple[ElectionHost, ...]
+    last_exit: str = ""
 
     @property
     def ready(self) -> list[str]:
@@ -63,6 +67,24 @@ class LiveElection(NamedTuple):
     @property
     def candidates(self) -> list[ElectionHost]:
         return [each for each in self.hosts if each.part == CANDIDATE]
+
+    @property
+    def winner_ended(self) -> int:
+        """How often in a row the winner has ended before it was ready."""
+        decision = self.snapshot.decision
+        if decision is None or decision.state != records.BOOTSTRAPPING:
+            return 0
+        return decision.attempts - (decision.winner in self.snapshot.running)
+
+    @property
+    def failures(self) -> str:
+        """How often the winner has ended, in a sentence; empty if it has not."""
+        decision, count = self.snapshot.decision, self.winner_ended
+        if decision is None or not count:
+            return ""
+        how = "won once and ended" if count == 1 else f"won {count} times and ended each time"
+        last = f"; its last exit: {self.last_exit}" if self.last_exit else ""
+        return f"{printable(decision.winner)} {how} before it was ready{last}"
 
     @property
     def since(self) -> float | None:
@@ -89,7 +111,16 @@ class LiveElection(NamedTuple):
     @property
     def refused(self) -> list[str]:
         """Each refusal in a sentence: that of the decision, and those of single hosts."""
-        whole = [_words(self.verdict, self.snapshot)] if isinstance(self.verdict, Refused) else []
+        return self._refusals(self.verdict)
+
+    @property
+    def refused_alone(self) -> list[str]:
+        """The same, without the hosts that are missing too."""
+        verdict = self.verdict
+        return self._refusals(verdict._replace(missing=()) if isinstance(verdict, Refused) else verdict)
+
+    def _refusals(self, verdict: Verdict) -> list[str]:
+        whole = [_words(verdict, self.snapshot)] if isinstance(verdict, Refused) else []
         return list(dict.fromkeys([*whole, *(each.refused for each in self.hosts if each.refused)]))
 
     @property
@@ -118,14 +149,22 @@ class LiveElection(NamedTuple):
         """How far it has come, in a few words."""
         if self.refused:
             return "; ".join(self.refused)
-        found = self.text
-        if isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING:
-            found = f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
+        return f"{self.stage}; missing {self.missing_hosts}" if self.missing_hosts else self.stage
+
+    @property
+    def stage(self) -> str:
+        """How many candidates there are while hosts are missing, or else `text`."""
+        is_missing = isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING
+        return f"{len(self.candidates)} of {self.snapshot.wanted} candidates" if is_missing else self.text
+
+    @property
+    def missing_hosts(self) -> str:
+        """The hosts that the decision waits for; empty if there are none."""
         names = [each.host for each in self.missing]
         if self.unknown:
             hosts = "host" if self.unknown == 1 else "hosts"
             names.append(f"{self.unknown} {'more ' if names else ''}{hosts} that never took part")
-        return f"{found}; missing {', '.join(names)}" if names else found
+        return ", ".join(names)
 
     @property
     def text(self) -> str:
@@ -174,7 +213,8 @@ def live_election(
         found = Snapshot(election.members, turn.stat.version if turn else 0, ready=ready)
         return LiveElection(found, Refused(decide.BAD_RECORD, (str(error),)), ())
     hosts = _Hosts(znodes, election, found, existing, ended, view)
-    return LiveElection(found, verdict, tuple(hosts.all()))
+    last_exit = ended.get(found.decision.winner, "").removeprefix("ended: ") if found.decision else ""
+    return LiveElection(found, verdict, tuple(hosts.all()), last_exit)
 
 
 def _verdict(found: Snapshot) -> Verdict:
@@ -299,6 +339,7 @@ def as_data(election: LiveElection) -> dict[str, Any]:
         "epoch": decision.epoch if decision else 0,
         "winner": decision.winner if decision else None,
         "group": decision.group if decision else None,
+        "winner_ended": election.winner_ended,
         "wanted": found.wanted,
         "elected": verdict.winner if is_elected and isinstance(verdict, Elected) else None,
         "missing": [each.host for each in election.missing],

@@ -45,7 +45,7 @@ def _of_waiting(service: LiveService, election: LiveElection, now: float) -> Ite
     elif waiting or (election.snapshot.running and not election.ready):
         absent = [each for each in election.hosts if each.part == ABSENT]
         text = _absent(absent) if absent and _waits_for_hosts(election) else election.text
-        yield Cause(ELECTING, f"{path}: {text}", where)
+        yield Cause(ELECTING, f"{path}: {text}{_failures(election)}", where)
 
 
 def _waits_for_hosts(election: LiveElection) -> bool:
@@ -59,7 +59,11 @@ def _missing(path: str, election: LiveElection, now: float) -> str:
     candidates = [f"{each.host} ({each.position})" for each in election.hosts if each.part == CANDIDATE]
     here = f"; candidates: {', '.join(candidates)}" if candidates else "; there is no candidate"
     what = f"{path} has waited{waited} for an election: {missing_hosts(election, now)}{here}"
-    return f"{what}; a missing host may have the newest data: start it"
+    return f"{what}; a missing host may have the newest data: start it{_failures(election)}"
+
+
+def _failures(election: LiveElection) -> str:
+    return f"; {election.failures}" if election.failures else ""
 
 
 def missing_hosts(election: LiveElection, now: float) -> str:

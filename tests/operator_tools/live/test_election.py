@@ -54,7 +54,9 @@ def members(*hosts: str, state: str = "joined") -> dict[str, Any]:
     return {f"{AT}/members/{host}": {"epoch": 1, "state": state} for host in hosts}
 
 
-def decision(state: str = "formed", winner: str = "h1", group: str | None = "g") -> dict[str, Any]:
+def decision(
+    state: str = "formed", winner: str = "h1", group: str | None = "g", attempts: int = 1
+) -> dict[str, Any]:
     value = None if group is None else 7
     positions = {"h1": "g:7", "h2": "g:6", "h3": "g:5"}
     return {
@@ -65,6 +67,7 @@ def decision(state: str = "formed", winner: str = "h1", group: str | None = "g")
             "value": value,
             "positions": positions,
             "state": state,
+            "attempts": attempts,
         }
     }
 
@@ -88,11 +91,13 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "a member is missing": (
         {**FORMED, **TWO},
         [
-            f"electing for {SINCE}: 2 of 3 candidates; missing h3",
+            f"electing for {SINCE}: 2 of 3 candidates",
+            "missing: h3",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  candidate  g:9  joined  {SINCE}",
-            f"  h2  candidate  g:8  joined  {SINCE}",
-            f"  h3  missing         joined  last seen {SINCE} ago",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    candidate  g:9       joined  {SINCE}",
+            f"  h2    candidate  g:8       joined  {SINCE}",
+            f"  h3    missing              joined  last seen {SINCE} ago",
         ],
         [
             f"election waits: db/daemon has waited for {SINCE} for an election: missing: h3 {SEEN};"
@@ -102,10 +107,12 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "a host that never took part is missing": (
         {"status/global/db": "infra/db", **TWO},
         [
-            f"electing for {SINCE}: 2 of 3 candidates; missing 1 host that never took part",
+            f"electing for {SINCE}: 2 of 3 candidates",
+            "missing: 1 host that never took part",
             "cluster  not formed; 3 hosts are needed",
-            f"  h1  candidate  g:9  no member  {SINCE}",
-            f"  h2  candidate  g:8  no member  {SINCE}",
+            "  HOST  STATE      POSITION  MEMBER     SINCE",
+            f"  h1    candidate  g:9       no member  {SINCE}",
+            f"  h2    candidate  g:8       no member  {SINCE}",
         ],
         [
             f"election waits: db/daemon has waited for {SINCE} for an election: 1 host never took part;"
@@ -115,11 +122,13 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "all members are missing": (
         FORMED,
         [
-            "electing: 0 of 3 candidates; missing h1, h2, h3",
+            "electing: 0 of 3 candidates",
+            "missing: h1, h2, h3",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  missing  joined  last seen {SINCE} ago",
-            f"  h2  missing  joined  last seen {SINCE} ago",
-            f"  h3  missing  joined  last seen {SINCE} ago",
+            "  HOST  STATE    POSITION  MEMBER  SINCE",
+            f"  h1    missing            joined  last seen {SINCE} ago",
+            f"  h2    missing            joined  last seen {SINCE} ago",
+            f"  h3    missing            joined  last seen {SINCE} ago",
         ],
         [
             "election waits: db/daemon has waited for an election: missing:"
@@ -139,11 +148,13 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
             },
         },
         [
-            f"electing for {SINCE}: 2 of 3 candidates; missing h3",
+            f"electing for {SINCE}: 2 of 3 candidates",
+            "missing: h3",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  candidate  g:9  joined  {SINCE}",
-            f"  h2  candidate  g:8  joined  {SINCE}",
-            f"  h3  missing         joined  last seen {SINCE} ago"
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    candidate  g:9       joined  {SINCE}",
+            f"  h2    candidate  g:8       joined  {SINCE}",
+            f"  h3    missing              joined  last seen {SINCE} ago"
             "  ended in stage bootstrap, exit status 1: no disk",
         ],
         [
@@ -157,9 +168,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [
             f"electing for {SINCE}: 2 of 3 candidates",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  candidate        g:9  joined  {SINCE}",
-            f"  h2  candidate        g:8  joined  {SINCE}",
-            f"  h3  not a candidate       joined  {SINCE}  position fails: exit status 1",
+            "  HOST  STATE            POSITION  MEMBER  SINCE",
+            f"  h1    candidate        g:9       joined  {SINCE}",
+            f"  h2    candidate        g:8       joined  {SINCE}",
+            f"  h3    not a candidate            joined  {SINCE}  position fails: exit status 1",
         ],
         ["electing: db/daemon: not yet candidates: h3 (position fails: exit status 1)"],
     ),
@@ -168,9 +180,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [
             f"electing for {SINCE}: h1 has the newest data, and is about to bootstrap the cluster",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  candidate  g:9  joined  {SINCE}",
-            f"  h2  candidate  g:9  joined  {SINCE}  ",
-            f"  h3  candidate  g:8  joined  {SINCE}",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    candidate  g:9       joined  {SINCE}",
+            f"  h2    candidate  g:9       joined  {SINCE}",
+            f"  h3    candidate  g:8       joined  {SINCE}",
         ],
         ["electing: db/daemon: h1 has the newest data, and is about to bootstrap the cluster"],
     ),
@@ -183,9 +196,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [
             f"bootstrapping for {SINCE}: h1 bootstraps the cluster, and is not ready yet",
             "cluster  bootstrapping in epoch 1 by h1, group g",
-            f"  h1  starting   g:7  joined  {SINCE}",
-            f"  h2  candidate  g:6  joined  {SINCE}",
-            f"  h3  candidate  g:5  joined  {SINCE}",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    starting   g:7       joined  {SINCE}",
+            f"  h2    candidate  g:6       joined  {SINCE}",
+            f"  h3    candidate  g:5       joined  {SINCE}",
         ],
         [
             "electing: db/daemon: h1 bootstraps the cluster, and is not ready yet",
@@ -195,15 +209,72 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "the winner has died": (
         {**decision("bootstrapping"), **members("h1", "h2", "h3"), **hosts(h2="g:6", h3="g:5")},
         [
-            f"electing for {SINCE}: 2 of 3 candidates; missing h1",
+            f"electing for {SINCE}: 2 of 3 candidates",
+            "missing: h1",
             "cluster  bootstrapping in epoch 1 by h1, group g",
-            f"  h1  missing         joined  last seen {SINCE} ago",
-            f"  h2  candidate  g:6  joined  {SINCE}",
-            f"  h3  candidate  g:5  joined  {SINCE}",
+            "winner   h1 won once and ended before it was ready",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    missing              joined  last seen {SINCE} ago",
+            f"  h2    candidate  g:6       joined  {SINCE}",
+            f"  h3    candidate  g:5       joined  {SINCE}",
         ],
         [
             f"election waits: db/daemon has waited for {SINCE} for an election: missing: h1 {SEEN};"
-            f" candidates: h2 (g:6), h3 (g:5); {NEWEST}"
+            f" candidates: h2 (g:6), h3 (g:5); {NEWEST}; h1 won once and ended before it was ready"
+        ],
+    ),
+    "the winner has died three times": (
+        {
+            **decision("bootstrapping", attempts=3),
+            **members("h1", "h2", "h3"),
+            **hosts(h2="g:6", h3="g:5"),
+            "status/h1/db/ended": {
+                "stage": "daemon",
+                "command": "db/daemon",
+                "reason": "the data are damaged",
+                "status": 1,
+                "retriable": True,
+            },
+        },
+        [
+            f"electing for {SINCE}: 2 of 3 candidates",
+            "missing: h1",
+            "cluster  bootstrapping in epoch 1 by h1, group g",
+            "winner   h1 won 3 times and ended each time before it was ready; its last exit:"
+            " the data are damaged; exit status 1",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    missing              joined  last seen {SINCE} ago"
+            "  ended: the data are damaged; exit status 1",
+            f"  h2    candidate  g:6       joined  {SINCE}",
+            f"  h3    candidate  g:5       joined  {SINCE}",
+        ],
+        [
+            f"ended: db/daemon on h1 ended: the data are damaged, {SINCE} ago; exit status 1;"
+            " see the log of infra/db there, correct the cause, and start the container again",
+            f"election waits: db/daemon has waited for {SINCE} for an election: missing: h1 {SEEN};"
+            f" candidates: h2 (g:6), h3 (g:5); {NEWEST}; h1 won 3 times and ended each time before it was"
+            " ready; its last exit: the data are damaged; exit status 1",
+        ],
+    ),
+    "the winner starts again": (
+        {
+            **decision("bootstrapping", attempts=2),
+            **members("h1", "h2", "h3"),
+            **hosts(h1="starting", h2="g:6", h3="g:5"),
+        },
+        [
+            f"bootstrapping for {SINCE}: h1 bootstraps the cluster, and is not ready yet",
+            "cluster  bootstrapping in epoch 1 by h1, group g",
+            "winner   h1 won once and ended before it was ready",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    starting   g:7       joined  {SINCE}",
+            f"  h2    candidate  g:6       joined  {SINCE}",
+            f"  h3    candidate  g:5       joined  {SINCE}",
+        ],
+        [
+            "electing: db/daemon: h1 bootstraps the cluster, and is not ready yet;"
+            " h1 won once and ended before it was ready",
+            f"starting: db/daemon on h1 has been starting for {SINCE}",
         ],
     ),
     "the cluster runs": (
@@ -211,9 +282,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [
             "ready on h1, h2, h3",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  ready  g:7  joined  {SINCE}",
-            f"  h2  ready  g:6  joined  {SINCE}",
-            f"  h3  ready  g:5  joined  {SINCE}",
+            "  HOST  STATE  POSITION  MEMBER  SINCE",
+            f"  h1    ready  g:7       joined  {SINCE}",
+            f"  h2    ready  g:6       joined  {SINCE}",
+            f"  h3    ready  g:5       joined  {SINCE}",
         ],
         [],
     ),
@@ -222,31 +294,36 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [
             "ready on h1, h2",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  ready      g:7   joined  {SINCE}",
-            f"  h2  ready      g:6   joined  {SINCE}",
-            f"  h3  candidate  none  joined  {SINCE}",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    ready      g:7       joined  {SINCE}",
+            f"  h2    ready      g:6       joined  {SINCE}",
+            f"  h3    candidate  none      joined  {SINCE}",
         ],
         ["electing: db/daemon on h3 is about to join the cluster: ready on h1, h2"],
     ),
     "one may not join": (
         {**FORMED, **hosts(h1="ready", h2="ready", h3="other:5")},
         [
-            f"ready on h1, h2; {FOREIGN}",
+            "ready on h1, h2",
+            FOREIGN,
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  ready      g:7      joined  {SINCE}",
-            f"  h2  ready      g:6      joined  {SINCE}",
-            f"  h3  candidate  other:5  joined  {SINCE}  {FOREIGN}",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    ready      g:7       joined  {SINCE}",
+            f"  h2    ready      g:6       joined  {SINCE}",
+            f"  h3    candidate  other:5   joined  {SINCE}",
         ],
         [f"election refused: db/daemon: {FOREIGN}"],
     ),
     "two clusters": (
         {**decision(group=None), **members("h1", "h2", "h3"), **hosts(h1="g:9", h2="x:8", h3="g:7")},
         [
-            f"electing for {SINCE}; {GROUPS}",
+            f"electing for {SINCE}",
+            GROUPS,
             "cluster  formed in epoch 1 by h1",
-            f"  h1  candidate  g:9  joined  {SINCE}",
-            f"  h2  candidate  x:8  joined  {SINCE}",
-            f"  h3  candidate  g:7  joined  {SINCE}",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    candidate  g:9       joined  {SINCE}",
+            f"  h2    candidate  x:8       joined  {SINCE}",
+            f"  h3    candidate  g:7       joined  {SINCE}",
         ],
         [f"election refused: db/daemon: {GROUPS}"],
     ),
@@ -254,11 +331,13 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         {**FORMED, **hosts(h1="starting", h2="g:8")},
         [
             f"electing for {SINCE}: the daemon of h1 runs and is not ready: no host can"
-            " bootstrap the cluster before it has ended; missing h3",
+            " bootstrap the cluster before it has ended",
+            "missing: h3",
             "cluster  formed in epoch 1 by h1, group g",
-            f"  h1  starting   g:7  joined  {SINCE}",
-            f"  h2  candidate  g:8  joined  {SINCE}",
-            f"  h3  missing         joined  last seen {SINCE} ago",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    starting   g:7       joined  {SINCE}",
+            f"  h2    candidate  g:8       joined  {SINCE}",
+            f"  h3    missing              joined  last seen {SINCE} ago",
         ],
         [
             f"election waits: db/daemon has waited for {SINCE} for an election: missing: h3 {SEEN};"
@@ -269,12 +348,14 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "the operator has decided, and the winner is gone": (
         {**FORMED, **OVERRIDE, **hosts(h2="g:8")},
         [
-            f"electing for {SINCE}: 1 of 3 candidates; missing h1",
+            f"electing for {SINCE}: 1 of 3 candidates",
+            "missing: h1",
             "cluster  formed in epoch 1 by h1, group g",
             "operator for epoch 2: winner h1, without h3",
-            f"  h1  missing         joined  last seen {SINCE} ago",
-            f"  h2  candidate  g:8  joined  {SINCE}",
-            f"  h3  missing         joined  last seen {SINCE} ago",
+            "  HOST  STATE      POSITION  MEMBER  SINCE",
+            f"  h1    missing              joined  last seen {SINCE} ago",
+            f"  h2    candidate  g:8       joined  {SINCE}",
+            f"  h3    missing              joined  last seen {SINCE} ago",
         ],
         [
             f"election waits: db/daemon has waited for {SINCE} for an election: missing: h1 {SEEN};"
@@ -284,7 +365,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "no valid record": (
         {**FORMED, **TWO, f"{AT}/members/h3": "[]"},
         [
-            f"electing; {BAD}",
+            "electing",
+            BAD,
             "cluster  not formed; 3 hosts are needed",
         ],
         [
@@ -372,6 +454,7 @@ def test_a_program_gets_all_of_it() -> None:
         "epoch": 1,
         "winner": "h1",
         "group": "g",
+        "winner_ended": 0,
         "wanted": 3,
         "elected": "h1",
         "missing": [],
