@@ -58,9 +58,9 @@ setup(
     ],
     extras_require={
         # What people run outside containers.
-        "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.7"],
+        "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.9"],
         # What builds the pages of docs/.
-        "docs": ["PyYAML>=5.4", "furo", "rich>=13", "shtab>=1.7", "sphinx>=7"],
+        "docs": ["PyYAML>=5.4", "furo", "rich>=13", "shtab>=1.9", "sphinx>=7"],
         "test": [
             "check-jsonschema",
             "cyclonedx-python-lib",

@@ -40,7 +40,7 @@ SECURE, TROUBLESHOOT = "docs/guide/secure.rst", "docs/guide/troubleshoot.rst"
 REQUIRED = {"KOLLA_ZK_HOSTS": "zk1:2181", "KOLLA_APP_ID": "/site/web"}
 
 
-def test_sphinx_builds_the_pages_without_a_warning(tmp_path: Path) -> None:
+def test_sphinx_builds_all_pages_without_a_warning(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHON": sys.executable}
     built = subprocess.run(
         [ROOT / "bin/docs", tmp_path],
@@ -52,6 +52,8 @@ def test_sphinx_builds_the_pages_without_a_warning(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stdout
     definition = (tmp_path / "reference/definition.html").read_text(encoding="utf-8")
     assert "keep_last" in definition  # This table is generated from the code.
+    assert "completion" in (tmp_path / "man/kolla_mesos_ctl.8").read_text(encoding="utf-8")
+    assert (tmp_path / "man/kolla_mesos_start.8").is_file()
 
 
 def test_every_page_is_named_in_the_readme() -> None:

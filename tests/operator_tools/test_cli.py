@@ -45,7 +45,7 @@ def test_a_wrong_command_line_is_bad_usage(line: str) -> None:
         ("get a --format jsn",
          "argument --format: 'jsn' is unknown (did you mean 'json'?); see {} get --help"),
         ("completion cmd",
-         "argument shell: 'cmd' is unknown: choose from bash, zsh; see {} completion --help"),
+         "argument shell: 'cmd' is unknown: choose from bash, fish, zsh; see {} completion --help"),
     ],
 )  # fmt: skip
 def test_a_misspelt_word_is_answered_with_the_nearest(line: str, message: str) -> None:
@@ -183,7 +183,7 @@ def test_help_keeps_examples_as_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
 def test_a_shell_can_complete_its_words(shell: str) -> None:
     done = subprocess.run(
         [sys.executable, TOOL, "completion", shell], capture_output=True, text=True, check=True, timeout=60
@@ -227,6 +227,25 @@ def test_bash_completes_files_and_directories(tmp_path: Path) -> None:
             timeout=60,
         )
         assert (line, sorted(done.stdout.split()), done.stderr) == (line, replies, "")
+
+
+def test_fish_completes_words_of_every_level(tmp_path: Path) -> None:
+    """Subcommands, options and paths."""
+    script = subprocess.run(
+        [sys.executable, TOOL, "completion", "fish"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    (tmp_path / "shop").mkdir()
+    for line, reply in (("resto", "restore"), ("publish --pru", "--prune"), ("publish sho", "shop/")):
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", f"source; complete -C '{PROGRAM} {line}'"],
+            input=script,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (line, [each.split("\t")[0] for each in done.stdout.splitlines()]) == (line, [reply])
 
 
 def test_it_says_its_name_and_version(capsys: pytest.CaptureFixture[str]) -> None:

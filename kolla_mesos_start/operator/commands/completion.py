@@ -37,14 +37,15 @@ def _complete_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh"))
+    parser.add_argument("shell", choices=("bash", "fish", "zsh"))
 
 
 SUBCOMMAND = Subcommand(
     description="Print a script that completes subcommands, options and paths in a shell.",
     example="""\
 . <(kolla_mesos_ctl completion bash)  # in this shell only
-  kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl""",
+  kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl
+  kolla_mesos_ctl completion fish | source""",
     add_arguments=_add_arguments,
     run=run,
 )
