@@ -54,7 +54,7 @@ def test_that_it_is_for_another_image_is_said_while_something_else_is_missing_to
 def test_an_old_image_never_takes_over(site: Site) -> None:
     """Whatever it restarts through, and though the new image is killed in the middle."""
     site.publish(sync=site.once(generation="2.0"))
-    new = site.start("new", KOLLA_GENERATION="2.0", KOLLA_ZK_SESSION_TIMEOUT="2")
+    new = site.start("new", KOLLA_GENERATION="2.0", KOLLA_ZK_SESSION_TIMEOUT="6")
     site.running()
     old = [site.start(f"old{number}", KOLLA_GENERATION="1.0") for number in range(3)]
     for agent in old:

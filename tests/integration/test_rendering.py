@@ -315,8 +315,8 @@ def test_a_session_stays_alive_while_a_template_is_rendered(
 ) -> None:
     """Else a one-time command with a slow template would never run."""
     definition = writes("conf", run_once=True)
-    publish(deployment, "web", definition, files={"conf": takes(3) + "x"}, variables={"here": str(tmp_path)})
-    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
+    publish(deployment, "web", definition, files={"conf": takes(5) + "x"}, variables={"here": str(tmp_path)})
+    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT="4")
     assert agent.ends() == 0
     assert (tmp_path / "conf").read_text() == "x"
     assert "ZooKeeper" not in agent.said, "the session has neither expired nor been interrupted"

@@ -41,7 +41,7 @@ from kolla_mesos_start.zookeeper.session import Servers, Session
 from tests.agents import Containers
 from tests.certificates import certify
 from tests.conftest import Deployment, LogLines
-from tests.integration.test_one_time import SHORT, Site
+from tests.integration.test_one_time import LONGER, Site
 from tests.integration.test_one_time import site as site
 from tests.secured import JAVA as UNDER_TLS
 from tests.secured import shows
@@ -628,7 +628,7 @@ def test_a_missing_reply_is_noticed_if_only_pings_follow(swallow: Swallow, deplo
 @pytest.mark.parametrize("swallow", [GET_DATA, MULTI], indirect=True, ids=["a read", "a transaction"])
 def test_an_agent_reconnects_if_a_reply_is_missing(swallow: Swallow, site: Site) -> None:
     site.publish(sync=site.once(gate=None))
-    agent = site.start(**SHORT, KOLLA_ZK_HOSTS=swallow.hosts)
+    agent = site.start(**LONGER, KOLLA_ZK_HOSTS=swallow.hosts)
     assert agent.ends() == 0
     assert swallow.acted
     assert len(site.runs()) == 1

@@ -321,7 +321,7 @@ def test_a_container_that_waits_sends_only_pings(
         write(zk, deployment, {"status/global/web": "web"})
     else:
         publish(deployment, "web", one_command_for_all("db/sync"))
-    agent = containers.start("web", KOLLA_ZK_HOSTS=line.hosts, KOLLA_ZK_SESSION_TIMEOUT=SHORT)
+    agent = containers.start("web", KOLLA_ZK_HOSTS=line.hosts, KOLLA_ZK_SESSION_TIMEOUT="6")
     agent.says("web/go waits")
     begun = len(line.connections[0])
 
