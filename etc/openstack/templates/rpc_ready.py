@@ -8,7 +8,7 @@ import time
 
 import amqp
 
-BROKERS = "{{ list_ips_by_service('infra/rabbitmq', rabbitmq_port) }}"
+BROKERS = "{% for each in controllers.split() %}{{ each.split('=')[1] }}:{{ rabbitmq_port }}{{ ',' if not loop.last }}{% endfor %}"
 WAIT = 12  # seconds; the check has 15
 
 queue = f"{sys.argv[1]}.{{ kolla_hostname }}"
