@@ -1,7 +1,7 @@
 """rpc_ready.py TOPIC: status 0 once this host's service listens to its queue, which it does last of all.
 
-It waits for that for a while, so that a start needs only one of these processes. Any broker will do: each knows all
-queues of the cluster.
+It waits for that for a while, so that a start needs only one of these processes. Each broker knows all queues of
+the cluster.
 """
 
 import random
@@ -10,13 +10,15 @@ import time
 
 import amqp
 
-BROKERS = [each.partition("=")[2] for each in "{{ controllers }}".split()]
+CONTROLLERS = "{{ controllers }}"
 WAIT = 12  # seconds; the check has 15
 
 queue = f"{sys.argv[1]}.{{ kolla_hostname }}"
 deadline = time.monotonic() + WAIT
 reason = f"nobody listens to {queue}"
-for address in random.sample(BROKERS, len(BROKERS)):
+brokers = [each.partition("=")[2] for each in CONTROLLERS.split()]
+random.shuffle(brokers)
+for address in brokers:
     try:
         with amqp.Connection(
             f"{address}:{{ rabbitmq_port }}", "openstack", "{{ rabbitmq_password }}", connect_timeout=3
