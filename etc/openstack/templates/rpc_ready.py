@@ -1,7 +1,7 @@
 """rpc_ready.py TOPIC: status 0 once this host's service listens to its queue, which it does last of all.
 
-It waits for that for a while, so that a start needs only one of these processes. Each broker knows all queues of
-the cluster.
+It waits for that for a while, so that a start needs only one of these processes. Each broker knows all
+queues of the cluster.
 """
 
 import random
