@@ -1,10 +1,11 @@
 """Kills the controllers of a whole OpenStack by hand: `python -m tests.openstack.blackout --rounds 5`.
 
-There are three controllers, on addresses of the loopback interface, and two compute hosts. Clients create
-projects and networks all the time, and remember each one that was acknowledged. An odd round is a blackout: all
-containers of all controllers are killed in a random order, and started again in another one. In an even round
-one controller is killed, and comes back with empty disks. After each round a server must boot, every row must
-be there, all members of the database must have the same tables, and no one-time command may have run twice.
+There are three controllers, on addresses of the loopback interface, and two compute hosts. Clients
+create projects and networks all the time, and remember each one that was acknowledged. An odd round is a
+blackout: all containers of all controllers are killed in a random order, and started again in another
+one. In an even round one controller is killed, and comes back with empty disks. After each round a
+server must boot, every row must be there, all members of the database must have the same tables, and no
+one-time command may have run twice.
 """
 
 from __future__ import annotations
@@ -207,8 +208,8 @@ class Drill:
         boots(self.cloud, f"round-{self._round}")
         return (
             f"lost {host} (kill took {dead - killed:.1f} s): {len(bad)} of {len(answers)} requests failed, "
-            f"the last began {latest:.1f} s and ended {last:.1f} s after it: {kinds}; back empty after {up:.1f} s, "
-            f"{len(returning)} failed meanwhile; restarts {dict(restarts)}"
+            f"the last began {latest:.1f} s and ended {last:.1f} s after it: {kinds}; "
+            f"back empty after {up:.1f} s, {len(returning)} failed meanwhile; restarts {dict(restarts)}"
         )
 
     def check(self) -> None:
