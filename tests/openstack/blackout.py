@@ -149,6 +149,7 @@ class Drill:
         restarts = self.cloud.await_up_as_a_launcher(RECOVERY)
         self._once = self.cloud.successes()
         boots(self.cloud, "first")
+        self.cloud.ask('cloud.set_network_quotas("admin", network=-1)\nanswer = None')
         return f"first start: {time.monotonic() - began:.1f} s, restarts {dict(restarts)}"
 
     def round(self) -> str:
@@ -201,7 +202,7 @@ class Drill:
             returning = [each for each in load.answers[len(answers) :] if not each.is_good]
         bad = [each for each in answers if not each.is_good and each.ended > killed]
         latest = max((each.began - dead for each in bad), default=0.0)
-        kinds = sorted({f"{each.kind} {each.status}" for each in bad})
+        kinds = [f"{each.kind} {each.status} {each.began - dead:.1f}-{each.ended - dead:.1f}" for each in bad]
         if latest > LATEST_ERROR:
             raise Violation(f"{host}: a request that began {latest:.1f} s after the kill failed: {kinds}")
         last = max((each.ended - dead for each in bad), default=0.0)
