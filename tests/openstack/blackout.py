@@ -46,6 +46,7 @@ LATEST_ERROR = 10.0  # seconds after the kill of one controller
 KEYSTONE, NETWORKS = "keystone", "neutron"
 DATA = ("mariadb/var/lib/mysql", "rabbitmq/var/lib/rabbitmq")
 DATABASES = ("keystone", "glance", "placement", "neutron", "nova", "nova_api", "nova_cell0")
+NUMBERS = itertools.count(1)  # of all rounds: Keystone refuses a name that exists
 
 
 class Violation(Exception):
@@ -69,7 +70,6 @@ class Load:
         self._values = values
         self.answers: list[Answer] = []
         self.acknowledged: dict[str, set[str]] = {KEYSTONE: set(), NETWORKS: set()}
-        self._numbers = itertools.count(1)
         self._ended = threading.Event()
         self._token = ""
         self._threads = [threading.Thread(target=self._create, args=(kind,)) for kind in self.acknowledged]
@@ -93,7 +93,7 @@ class Load:
 
     def _create(self, kind: str) -> None:
         while not self._ended.wait(0.05):
-            name = f"load-{next(self._numbers)}"
+            name = f"load-{next(NUMBERS)}"
             path, _, body = self._resource(kind, name)
             began = time.monotonic()
             try:
@@ -204,13 +204,17 @@ class Drill:
         latest = max((each.began - dead for each in bad), default=0.0)
         kinds = [f"{each.kind} {each.status} {each.began - dead:.1f}-{each.ended - dead:.1f}" for each in bad]
         if latest > LATEST_ERROR:
-            raise Violation(f"{host}: a request that began {latest:.1f} s after the kill failed: {kinds}")
+            raise Violation(
+                f"{host}: a request that began {latest:.1f} s after the kill failed: {kinds[-20:]}"
+            )
         last = max((each.ended - dead for each in bad), default=0.0)
+        slowest = max(each.ended - each.began for each in answers)
         boots(self.cloud, f"round-{self._round}")
         return (
             f"lost {host} (kill took {dead - killed:.1f} s): {len(bad)} of {len(answers)} requests failed, "
             f"the last began {latest:.1f} s and ended {last:.1f} s after it: {kinds}; "
-            f"back empty after {up:.1f} s, {len(returning)} failed meanwhile; restarts {dict(restarts)}"
+            f"the slowest took {slowest:.1f} s; back empty after {up:.1f} s, {len(returning)} failed meanwhile; "
+            f"restarts {dict(restarts)}"
         )
 
     def check(self) -> None:
