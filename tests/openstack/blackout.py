@@ -1,11 +1,11 @@
 """Kills the controllers of a whole OpenStack by hand: `python -m tests.openstack.blackout --rounds 5`.
 
 There are three controllers, on addresses of the loopback interface, and two compute hosts. Clients
-create projects and networks all the time, and remember each one that was acknowledged. An odd round is a
-blackout: all containers of all controllers are killed in a random order, and started again in another
-one. In an even round one controller is killed, and comes back with empty disks. After each round a
-server must boot, every row must be there, all members of the database must have the same tables, and no
-one-time command may have run twice.
+create projects and security groups all the time, and remember each one that was acknowledged. An odd
+round is a blackout: all containers of all controllers are killed in a random order, and started again in
+another one. In an even round one controller is killed, and comes back with empty disks. After each round
+a server must boot, every row must be there, all members of the database must have the same tables, and
+no one-time command may have run twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RECOVERY = 900.0  # seconds
 REQUEST_LIMIT = 15.0  # seconds
 BEFORE, AFTER = 10.0, 45.0  # seconds under load before a kill, and after the kill of one controller
 LATEST_ERROR = 10.0  # seconds after the kill of one controller
-KEYSTONE, NETWORKS = "keystone", "neutron"
+KEYSTONE, GROUPS = "keystone", "neutron"
 DATA = ("mariadb/var/lib/mysql", "rabbitmq/var/lib/rabbitmq")
 DATABASES = ("keystone", "glance", "placement", "neutron", "nova", "nova_api", "nova_cell0")
 NUMBERS = itertools.count(1)  # of all rounds: Keystone refuses a name that exists
@@ -64,12 +64,12 @@ class Answer(NamedTuple):
 
 
 class Load:
-    """Clients that create projects and networks, one request after the other each."""
+    """Clients that create projects and security groups, one request after the other each."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
         self.answers: list[Answer] = []
-        self.acknowledged: dict[str, set[str]] = {KEYSTONE: set(), NETWORKS: set()}
+        self.acknowledged: dict[str, set[str]] = {KEYSTONE: set(), GROUPS: set()}
         self._ended = threading.Event()
         self._token = ""
         self._threads = [threading.Thread(target=self._create, args=(kind,)) for kind in self.acknowledged]
@@ -86,7 +86,7 @@ class Load:
             thread.join()
 
     def names(self, kind: str) -> set[str]:
-        """The names of all projects, or of all networks."""
+        """The names of all projects, or of all security groups."""
         path, key, _ = self._resource(kind, "")
         _, _, body = self._request(kind, "GET", path, None)
         return {each["name"] for each in json.loads(body)[f"{key}s"]}
@@ -108,7 +108,7 @@ class Load:
     def _resource(self, kind: str, name: str) -> tuple[str, str, Mapping[str, Any]]:
         if kind == KEYSTONE:
             return "/v3/projects", "project", {"project": {"name": name, "domain_id": "default"}}
-        return "/v2.0/networks", "network", {"network": {"name": name}}
+        return "/v2.0/security-groups", "security_group", {"security_group": {"name": name}}
 
     def _request(
         self, kind: str, method: str, path: str, body: Mapping[str, Any] | None
@@ -140,7 +140,7 @@ class Drill:
     def __init__(self, cloud: OpenStack, seed: int) -> None:
         self.cloud = cloud
         self.dice = random.Random(seed)
-        self.acknowledged: dict[str, set[str]] = {KEYSTONE: set(), NETWORKS: set()}
+        self.acknowledged: dict[str, set[str]] = {KEYSTONE: set(), GROUPS: set()}
         self._round = 0
 
     def first_start(self) -> str:
@@ -149,7 +149,8 @@ class Drill:
         restarts = self.cloud.await_up_as_a_launcher(RECOVERY)
         self._once = self.cloud.successes()
         boots(self.cloud, "first")
-        self.cloud.ask('cloud.set_network_quotas("admin", network=-1)\nanswer = None')
+        lift = 'cloud.set_network_quotas("admin", security_group=-1, security_group_rule=-1)'
+        self.cloud.ask(f"{lift}\nanswer = None")
         return f"first start: {time.monotonic() - began:.1f} s, restarts {dict(restarts)}"
 
     def round(self) -> str:
@@ -213,7 +214,7 @@ class Drill:
         return (
             f"lost {host} (kill took {dead - killed:.1f} s): {len(bad)} of {len(answers)} requests failed, "
             f"the last began {latest:.1f} s and ended {last:.1f} s after it: {kinds}; "
-            f"the slowest took {slowest:.1f} s; back empty after {up:.1f} s, {len(returning)} failed meanwhile; "
+            f"the slowest took {slowest:.1f} s; back empty after {up:.1f} s, {len(returning)} failed; "
             f"restarts {dict(restarts)}"
         )
 
