@@ -31,6 +31,8 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Debian's packages, and a program of each, by which it is found.
 PACKAGES = {"mariadb-server": "mariadbd", "mariadb-client": "mariadb", "memcached": "memcached"}
 WHOLE_PACKAGES = {**PACKAGES, "rabbitmq-server": "rabbitmq-server", "haproxy": "haproxy"}
+# Galera copies the data to a new member with rsync.
+CLUSTER_PACKAGES = {**WHOLE_PACKAGES, "rsync": "rsync"}
 # Every Debian package asks it before it starts its service; status 101 forbids that.
 POLICY = Path("/usr/sbin/policy-rc.d")
 

@@ -29,13 +29,16 @@ DIRECTORIES = {"{{ root }}/var/lib/mysql": "mysql", "{{ root }}/run/mysqld": "my
 
 
 def main() -> None:
-    """Prepare all of the deployment that is named first, below the directory that is named second."""
+    """Prepare all of the deployment that is named first, below the directory that is named second.
+
+    A third argument is the number of controllers.
+    """
     received: list[int] = []
     for signum in STOP_SIGNALS:
         signal.signal(signum, lambda number, frame: received.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
-        for stage in STAGES[sys.argv[1]](Path(sys.argv[2])):
+        for stage in STAGES[sys.argv[1]](Path(sys.argv[2]), *map(int, sys.argv[3:])):
             # An installation is not interrupted: it would have to be repaired by hand.
             if not received:
                 stage()
@@ -55,21 +58,22 @@ def _keystone(home: Path) -> Sequence[Stage]:
     )
 
 
-def _openstack(home: Path) -> Sequence[Stage]:
+def _openstack(home: Path, controllers: int) -> Sequence[Stage]:
     def write() -> None:
         packaged = openstack.environment(home / "cache", openstack.WHOLE, say).parent / "etc"
-        whole.write(home / "openstack", packaged, home / "volumes")
+        whole.write(home / "openstack", packaged, home / "volumes", controllers)
         whole.add_server(home / "openstack")
 
+    packages = openstack.CLUSTER_PACKAGES if controllers > 1 else openstack.WHOLE_PACKAGES
     return (
-        lambda: _check_name(home),
-        lambda: openstack.install_packages(say, openstack.WHOLE_PACKAGES),
+        lambda: _check_place(home),
+        lambda: openstack.install_packages(say, packages),
         lambda: _print_path(openstack.environment(home / "cache", openstack.WHOLE, say)),
         write,
     )
 
 
-STAGES: Mapping[str, Callable[[Path], Sequence[Stage]]] = {"keystone": _keystone, "openstack": _openstack}
+STAGES: Mapping[str, Callable[..., Sequence[Stage]]] = {"keystone": _keystone, "openstack": _openstack}
 
 
 def _print_path(programs: Path) -> None:

@@ -15,6 +15,7 @@ import yaml
 
 from kolla_mesos_start.operator.deployment.secret_values import MAKERS
 from kolla_mesos_start.operator.local.private_zookeeper import free_port
+from tests.examples.keystone import Users
 from tests.examples.openstack import WHOLE
 
 FIRST_SERVER = WHOLE / "demo" / "first_server"
@@ -23,20 +24,28 @@ VALUES = "machine.yml"
 # The ports that services have in common; the APIs' own are given by `kolla_mesos_ctl up`.
 PORTS = (
     *("keystone_port", "glance_port", "placement_port", "neutron_port", "nova_port"),
-    *("mariadb_port", "memcached_port"),
-    *("rabbitmq_port", "rabbitmq_distribution_port", "rabbitmq_epmd_port"),
+    *("database_port", "database_check_port", "mariadb_port", "memcached_port"),
+    *("galera_port", "galera_ist_port", "galera_transfer_port"),
+    *("rabbitmq_port", "rabbitmq_epmd_port"),
 )
+RABBITMQ, OWN_PORT = "infra/rabbitmq", "rabbitmq_distribution_port"
 
 
-def write(site: Path, packaged: Path, volumes: Path) -> None:
+def write(site: Path, packaged: Path, volumes: Path, controllers: int = 1) -> None:
     """Write the deployment as it can be run here into `site`; what is in `volumes` is removed."""
     for path in (site, volumes):
         shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(WHOLE, site, symlinks=True)
     images = volumes / "images"
     images.mkdir(parents=True)
-    own = {name: str(value) for name, value in values(packaged, images).items()}
-    (site / VALUES).write_text(yaml.safe_dump(own))
+    taken: set[int] = set()
+    found = values(packaged, images, controllers, taken)
+    (site / VALUES).write_text(yaml.safe_dump({name: str(value) for name, value in found.items()}))
+    # Nodes of RabbitMQ that share an epmd need ports of their own, even on different addresses.
+    for host in addresses(controllers):
+        own = site / "services" / RABBITMQ / "variables" / host / OWN_PORT
+        own.parent.mkdir(parents=True)
+        own.write_text(str(_port(taken)))
 
 
 def add_server(site: Path) -> None:
@@ -56,16 +65,34 @@ def secrets() -> Mapping[str, str]:
     return {name: MAKERS[kind]() for name, kind in kinds.items()}
 
 
-def values(packaged: Path, images: Path) -> Mapping[str, object]:
+def addresses(controllers: int) -> Mapping[str, str]:
+    """An address of the loopback interface for each controller."""
+    return {f"ctl-{number}": f"127.0.0.{10 + number}" for number in range(1, controllers + 1)}
+
+
+def values(packaged: Path, images: Path, controllers: int, taken: set[int]) -> Mapping[str, object]:
     """The variables of the deployment that depend on the machine.
 
-    `packaged` holds what OpenStack's packages have brought for /etc, `images` is for those of Glance.
+    `packaged` holds what OpenStack's packages have brought for /etc, `images` is for those of Glance. The
+    ports are added to those that are `taken`.
     """
-    taken: set[int] = set()
-    ports = {}
-    for name in PORTS:
-        ports[name] = free_port(taken)
-        taken.add(ports[name])
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    users = {"mariadb_user": user, "memcached_user": user}
-    return {**ports, **users, "packaged": packaged, "glance_images": images}
+    hosts = addresses(controllers)
+    return {
+        **{name: _port(taken) for name in PORTS},
+        "controllers": " ".join(f"{host}={address}" for host, address in hosts.items()),
+        "rabbitmq_epmd_addresses": ",".join(hosts.values()),
+        # Not root: rsync's daemon would change its user, and fail to write MariaDB's files.
+        "mariadb_user": Users.here().mariadb,
+        "memcached_user": pwd.getpwuid(os.geteuid()).pw_name,
+        "mariadb_buffer_pool": "64M",
+        "mariadb_redo_log": "32M",
+        "galera_cache": "32M",
+        "packaged": packaged,
+        "glance_images": images,
+    }
+
+
+def _port(taken: set[int]) -> int:
+    port = free_port(taken)
+    taken.add(port)
+    return port

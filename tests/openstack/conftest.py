@@ -29,7 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory with a name that is short enough for sockets."""
+    """A directory that MariaDB's user can enter, with a name that is short enough for sockets."""
     directory = Path(tempfile.mkdtemp(prefix="kolla-"))
+    directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)

@@ -59,10 +59,11 @@ class OpenStack(LocalDeployment):
         environ: Mapping[str, str] = {},
         own: Mapping[str, object] = {},
         inside: Place = lambda host: nullcontext(),
+        controllers: int = 1,
     ) -> None:
         """`own` are values of this place, which win over those of the machine."""
         site = directory / "openstack"
-        whole.write(site, programs.parent / "etc", directory / "volumes")
+        whole.write(site, programs.parent / "etc", directory / "volumes", controllers)
         self._own = {**yaml.safe_load((site / whole.VALUES).read_text()), **whole.secrets(), **own}
         self._inside, self._programs = inside, programs
         self.journal = directory / "journal"

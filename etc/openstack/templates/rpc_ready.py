@@ -1,26 +1,36 @@
 """rpc_ready.py TOPIC: status 0 once this host's service listens to its queue, which it does last of all.
 
-It waits for that for a while, so that a start needs only one of these processes.
+It waits for that for a while, so that a start needs only one of these processes. Each broker knows all
+queues of the cluster.
 """
 
+import random
 import sys
 import time
 
 import amqp
 
-BROKERS = "{{ list_ips_by_service('infra/rabbitmq', rabbitmq_port) }}"
+CONTROLLERS = "{{ controllers }}"
 WAIT = 12  # seconds; the check has 15
 
 queue = f"{sys.argv[1]}.{{ kolla_hostname }}"
 deadline = time.monotonic() + WAIT
-with amqp.Connection(
-    BROKERS.split(",")[0], "openstack", "{{ rabbitmq_password }}", connect_timeout=WAIT
-) as broker:
-    while time.monotonic() < deadline:
-        try:
-            if broker.channel().queue_declare(queue, passive=True).consumer_count:
-                sys.exit(0)
-        except amqp.NotFound:
-            pass
-        time.sleep(0.1)
-sys.exit(f"nobody listens to {queue}")
+reason = f"nobody listens to {queue}"
+brokers = [each.partition("=")[2] for each in CONTROLLERS.split()]
+random.shuffle(brokers)
+for address in brokers:
+    try:
+        with amqp.Connection(
+            f"{address}:{{ rabbitmq_port }}", "openstack", "{{ rabbitmq_password }}", connect_timeout=3
+        ) as broker:
+            while time.monotonic() < deadline:
+                try:
+                    if broker.channel().queue_declare(queue, passive=True).consumer_count:
+                        sys.exit(0)
+                except amqp.NotFound:
+                    pass
+                time.sleep(0.1)
+            break
+    except OSError as error:
+        reason = f"{address}: {error}"
+sys.exit(reason)

@@ -38,7 +38,7 @@ def cloud(
     """Published, not started."""
     network.relay("ctl-1", shared_zookeeper.port)
     hosts = f"{ADDRESSES['ctl-1']}:{shared_zookeeper.port}"
-    own = {"front_address": ADDRESSES["ctl-1"]}
+    own = {"front_address": ADDRESSES["ctl-1"], "controllers": f"ctl-1={ADDRESSES['ctl-1']}"}
     with contextmanager(connected)(shared_zookeeper) as zk:
         cloud = InContainers(podman, images, place, zk, hosts, environ=ETH0, own=own, inside=network.inside)
         zk.ensure_path(cloud.path)

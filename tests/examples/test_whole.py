@@ -1,0 +1,36 @@
+"""A whole OpenStack as the quickstart writes it, with one controller and with three."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.local.directory_up import plan
+from kolla_mesos_start.operator.validation.rules import validate
+from tests.examples import whole
+
+ON_EACH = ("infra/mariadb", "infra/rabbitmq", "infra/memcached", "infra/haproxy", "openstack/nova/nova-api")
+
+
+@pytest.mark.parametrize("controllers", [1, 3])
+def test_it_is_valid_with_its_controllers(tmp_path: Path, controllers: int) -> None:
+    """The definitions' numbers follow from the hosts of launch.yml and the variable `controllers`."""
+    site = tmp_path / "site"
+    whole.write(site, Path("/packaged"), tmp_path / "volumes", controllers)
+    hosts = list(whole.addresses(controllers))
+    launch = site / "launch.yml"
+    launch.write_text(launch.read_text().replace("control: [ctl-1]", f"control: [{', '.join(hosts)}]"))
+
+    deployment = directory.read(site)
+    given = {**yaml.safe_load((site / whole.VALUES).read_text()), **whole.secrets()}
+    contents = {name: str(value).encode() for name, value in given.items()}
+    deployment = deployment._replace(variables={**deployment.variables, **contents})
+
+    assert not validate(deployment, deployment_id="cloud", given={})
+    planned = plan(deployment, [], [])
+    assert {name: [host for each, host in planned if each == name] for name in ON_EACH} == dict.fromkeys(
+        ON_EACH, hosts
+    )
