@@ -10,6 +10,7 @@ import yaml
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.local.directory_up import plan
 from kolla_mesos_start.operator.validation.rules import validate
+from tests import CHECKOUT
 from tests.examples import whole
 
 ON_EACH = ("infra/mariadb", "infra/rabbitmq", "infra/memcached", "infra/haproxy", "openstack/nova/nova-api")
@@ -34,3 +35,12 @@ def test_it_is_valid_with_its_controllers(tmp_path: Path, controllers: int) -> N
     assert {name: [host for each, host in planned if each == name] for name in ON_EACH} == dict.fromkeys(
         ON_EACH, hosts
     )
+
+
+@pytest.mark.parametrize("script", ["position.sh", "ready.sh", "start.sh"])
+def test_its_database_has_the_scripts_of_the_galera_example(script: str) -> None:
+    """A directory must not have links out of it, and copies must not differ: the drills test only one."""
+    below = f"services/infra/mariadb/files/{script}"
+    assert (CHECKOUT / "etc/openstack" / below).read_text() == (
+        CHECKOUT / "etc/examples/galera" / below
+    ).read_text()

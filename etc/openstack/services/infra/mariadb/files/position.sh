@@ -10,6 +10,8 @@
 #   joining, and Galera has withdrawn its state                  none: the transfer may have copied half of the files.
 #                                                                On failure, the transfer's script removes
 #                                                                sst_in_progress, so that file proves nothing.
+#   joining, and the machine has been started since then        none: a transfer does not sync the files that it writes,
+#                                                                so a power cut may have emptied some of them
 #   no state of Galera's (grastate.dat)                          fails: data of another server are not overwritten
 #   InnoDB can't be recovered                                    fails
 #   InnoDB and grastate.dat agree about the group                UUID:SEQNO
@@ -48,6 +50,10 @@ group=$(sed -n 's/^uuid:[[:space:]]*//p' "$data/grastate.dat" 2>/dev/null || :)
 [ -n "$group" ] || group=$nothing
 if [ -e "$directory/joining" ] && [ "$group" = $nothing ]; then
     none "a join was interrupted"
+fi
+boot=$(cat /proc/sys/kernel/random/boot_id)
+if [ -e "$directory/joining" ] && [ "$(cat "$directory/joining")" != "$boot" ]; then
+    none "a join was interrupted by a power cut"
 fi
 [ -e "$data/grastate.dat" ] || fail "not data of a Galera cluster (no grastate.dat): move them away, or import them into the cluster"
 

@@ -12,4 +12,8 @@ mariadb --defaults-file="$defaults" --connect-timeout=5 --batch --skip-column-na
             if (value["wsrep_cluster_status"] != "Primary") { print "cluster status: " value["wsrep_cluster_status"]; exit 1 }
             if (value["wsrep_local_state"] != 4 && value["wsrep_local_state"] != 2) { print "local state: " value["wsrep_local_state"]; exit 1 }
         }'
-rm -f "$directory/joining"
+if [ -e "$directory/joining" ]; then
+    # From now on the data count after a power cut, too.
+    sync --file-system "$directory"
+    rm -f "$directory/joining"
+fi

@@ -25,6 +25,7 @@ install() {
     mariadb-install-db --defaults-file="$defaults" --datadir="$directory/new" \
         --auth-root-authentication-method=socket --auth-root-socket-user=root --skip-test-db >&2
     state $nothing 1 "$directory/new"
+    sync --file-system "$directory/new"
     [ ! -d "$data" ] || rmdir "$data"
     mv "$directory/new" "$data"
     sync "$directory"
@@ -41,8 +42,8 @@ case $KOLLA_ELECTION in
             if grep -q "^uuid:[[:space:]]*$group" "$data/grastate.dat"; then
                 set -- --wsrep_start_position="$group:$seqno"
             else
-                # Killed during a schema change, which may be done here and nowhere else although both have this number.
-                # A number that nobody can have makes all others copy these data.
+                # Killed during a schema change, which may be done here and nowhere else although others have the same
+                # number. A number that no other host has, and no cache, make them copy these data.
                 rm -f "$data/galera.cache"
                 set -- --wsrep_start_position="$group:$((seqno + 1))"
             fi
@@ -54,7 +55,7 @@ case $KOLLA_ELECTION in
     join)
         mkdir -p "$data"
         # ready.sh removes it. It must be on the disk before the first file changes.
-        : >"$directory/joining"
+        cat /proc/sys/kernel/random/boot_id >"$directory/joining"
         sync "$directory/joining" "$directory"
         if [ -z "$group" ]; then
             rm -f "$data/grastate.dat" "$data/sst_in_progress"
