@@ -107,8 +107,8 @@ class Registrar:
             admitted = self._participant is None or self._participant.admitted
             draining = self.drain.reason if self.drain else ""
             # The report comes first: `wait` must know what a ready instance runs.
-            reported = not self.readiness.ready or self.reporter.report.show_now()
-            self.presence.show(self.readiness.ready and admitted and not draining and reported)
+            recorded = not self.readiness.ready or self.reporter.report.show_now()
+            self.presence.show(self.readiness.ready and admitted and not draining, recorded=recorded)
             if draining:
                 self.reporter.show_draining(draining)
             elif self.readiness.ready and self.presence.denied:

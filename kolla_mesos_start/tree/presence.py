@@ -86,9 +86,12 @@ class Presence:
         for each in self._members:
             each.wanted = is_present
 
-    def show(self, ready: bool) -> None:
-        """Publish whether the daemon is ready; call it after every event."""
-        if ready != self._ready:
+    def show(self, ready: bool, *, recorded: bool = True) -> None:
+        """Publish whether the daemon is ready; call it after every event.
+
+        `recorded`: whether others can see what the container runs. It is not registered before that.
+        """
+        if ready != self._ready and (recorded or not ready):
             self._change(ready, self.ready_data())
         self.ephemerals.run()
         if self._states_due and self._session.connected and all(e.owner == OURS for e in self._instances):

@@ -88,3 +88,20 @@ def test_a_state_that_is_read_when_the_daemon_ends_does_not_become_running() -> 
         session.request(operation, done)
     assert isinstance(asked[0][0], GetData)
     assert session.written == []
+
+
+def test_an_instance_is_registered_after_the_record_of_its_container() -> None:
+    """One that an election's transaction has registered already is not withdrawn for that."""
+    session = Session(None)
+    session.pending = []
+    path = f"{STATE}/ready/own"
+    presence = Presence(session, Registration([], [(path, b"{}")], [], [STATE], []))  # type: ignore[arg-type]
+    presence.show(True, recorded=False)
+    assert not session.pending
+    presence.adopt({path: b"{}"})
+    presence.show(True, recorded=False)
+    assert presence.ephemerals.all[path].wanted
+    presence.show(False, recorded=False)
+    assert not presence.ephemerals.all[path].wanted
+    presence.show(True, recorded=True)
+    assert presence.ephemerals.all[path].wanted
