@@ -162,6 +162,20 @@ class Cluster:
     def says(self, host: str, words: str) -> None:
         self.agents[host].says(words)
 
+    def freeze_joiner(self, host: str) -> Path:
+        """Start all hosts, and freeze this one, which is started and not ready, until its session is gone.
+
+        It becomes ready once the file that is returned is removed.
+        """
+        held = self.hold(host)
+        self.publish()
+        self.start()
+        eventually(lambda: self.history(host), f"{host} is started")
+        eventually(lambda: self.agents[host].registrar, "its registrar runs")
+        self.freeze(host)
+        self.gone(host)
+        return held
+
     def hold(self, host: str) -> Path:
         """Keep the member on this host from serving until the file is removed."""
         (self.data / host).mkdir(parents=True, exist_ok=True)
@@ -462,13 +476,7 @@ def test_a_joiner_that_was_frozen_before_its_start_joins_again(cluster: Cluster)
 
 def test_a_joiner_that_was_frozen_after_its_start_goes_on(cluster: Cluster) -> None:
     """Its registrar records it again, in a session of its own."""
-    held = cluster.hold("b")
-    cluster.publish()
-    cluster.start()
-    eventually(lambda: cluster.history("b"), "b is started")
-    eventually(lambda: cluster.agents["b"].registrar, "its registrar runs")
-    cluster.freeze("b")
-    cluster.gone("b")
+    held = cluster.freeze_joiner("b")
     cluster.freeze("b", signal.SIGCONT)
     eventually(lambda: cluster.read("running/b"), "b is recorded again")
     held.unlink()
@@ -479,13 +487,7 @@ def test_a_joiner_that_was_frozen_after_its_start_goes_on(cluster: Cluster) -> N
 
 def test_a_frozen_joiner_is_waited_for(cluster: Cluster) -> None:
     """Without it there is no decision. Once it is thawed it gives up, and is a candidate."""
-    held = cluster.hold("b")
-    cluster.publish()
-    cluster.start()
-    eventually(lambda: cluster.history("b"), "b is started")
-    eventually(lambda: cluster.agents["b"].registrar, "its registrar runs")
-    cluster.freeze("b")
-    cluster.gone("b")
+    held = cluster.freeze_joiner("b")
     cluster.kill("a", "c")
     cluster.put(**dict.fromkeys(HOSTS, "g:5"))
     cluster.start("a", "c")
