@@ -246,7 +246,6 @@ class Member:
         os.kill(self.pid, signal.SIGKILL)
         assert self._process is not None
         self._process.wait(30)
-        eventually(lambda: not self.processes, f"the processes of {self.host} have ended", seconds=60)
 
     def stop(self) -> int:
         """TERM, and wait for its end."""
