@@ -23,9 +23,9 @@ from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.obedient import is_ready
 from tests.containers.podman import Container, Podman
-from tests.containers.test_tripleo import walked
 from tests.examples.keystone import MARIADB
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import free_port
 
 # The first test waits for the images.
@@ -127,7 +127,9 @@ def test_secrets_are_where_they_belong_and_nowhere_else(
     for secret in (ROOT_PASSWORD, password):
         assert secret not in container.said
         assert secret not in json.dumps(container.inspected)
-        assert not [path for path, data in walked(zk, deployment.path) if secret.encode() in data]
+        assert not [
+            path for path, (data, _) in znodes(zk, deployment.path).items() if secret.encode() in data
+        ]
     shown = processes(container)
     assert "mariadbd" in shown and ROOT_PASSWORD not in shown and password not in shown
 

@@ -31,6 +31,7 @@ from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.instances import Site
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import HOST, Server, free_port
 
 # The first test waits for the images.
@@ -238,17 +239,9 @@ def test_configuration_is_the_hosts_and_nobody_elses(host: Host, module_zk: Kazo
         for path in (host.root / GENERATED / name / etc).iterdir():
             if path.is_file():
                 assert host.containers[name].read(f"/{etc}/{path.name}") == path.read_text()
-    assert {"variables", "files"}.isdisjoint(
-        name for path, _ in walked(module_zk, PREFIX) for name in path.split("/")
-    )
-    assert not [path for path, data in walked(module_zk, PREFIX) if host.secret.encode() in data]
-
-
-def walked(zk: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
-    """All znodes, and what they hold."""
-    yield path, zk.get(path)[0] or b""
-    for name in zk.get_children(path):
-        yield from walked(zk, f"{path}/{name}")
+    left = znodes(module_zk, PREFIX)
+    assert {"variables", "files"}.isdisjoint(name for path in left for name in path.split("/"))
+    assert not [path for path, (data, _) in left.items() if host.secret.encode() in data]
 
 
 @pytest.mark.parametrize(("made_again", "limit"), [(False, "77\n"), (True, "78\n")])

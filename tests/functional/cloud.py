@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
 from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, processes_of
 from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
@@ -121,18 +120,6 @@ class Cloud(Keystone):
     def runs(self) -> list[Run]:
         """Every run of a one-time command's program, in the order of their starts."""
         return [Run(*line.split("\t")) for line in self.journal.read_text().splitlines()]
-
-    def znodes(self, path: str | None = None) -> Iterator[tuple[str, bytes]]:
-        """Every znode of the deployment with its data."""
-        path = path or self.path
-        try:
-            data, _ = self.zk.get(path)
-            children = self.zk.get_children(path)
-        except NoNodeError:
-            return
-        yield path, data
-        for child in children:
-            yield from self.znodes(f"{path}/{child}")
 
 
 def log_ends(deployment: LocalDeployment) -> str:

@@ -32,6 +32,7 @@ from tests.functional.cloud import Cloud, health, kill, stop
 from tests.functional.command_lines import CommandLines
 from tests.processes import command_line, environment
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import HOST
 
 # The first test waits for packages, for Keystone's installation and for the start.
@@ -280,7 +281,7 @@ def accepted(cloud: Cloud, host: str) -> bool:
 
 def test_no_secret_shows_anywhere(cloud: Cloud) -> None:
     """Not in a log, a state, an argument; not in a znode, but for the variables that hold it."""
-    planted = dict(cloud.znodes())
+    planted = {path: data for path, (data, _) in znodes(cloud.zk, cloud.path).items()}
     public = {
         path: data for path, data in planted.items() if not {"variables", "files"} & set(path.split("/"))
     }

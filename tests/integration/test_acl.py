@@ -19,6 +19,7 @@ from tests.conftest import Deployment, connected
 from tests.integration.test_publish import ctl
 from tests.publishing import write_files
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import Server
 
 DB, WEB, FRONT = "infra/db/db", "app/web/web", "app/front"
@@ -136,16 +137,9 @@ def are_ready(agents: Mapping[str, Agent]) -> None:
     eventually(all_ready, "all are ready")
 
 
-def paths_below(zk: KazooClient, path: str) -> Iterator[str]:
-    with suppress(NoNodeError):  # It has gone meanwhile, as what is ephemeral does.
-        for name in zk.get_children(path):
-            yield f"{path}/{name}"
-            yield from paths_below(zk, f"{path}/{name}")
-
-
 def world(zk: KazooClient, path: str) -> list[str]:
     """What the world may do anything with."""
-    return [each for each in (path, *paths_below(zk, path)) if is_of_the_world(zk, each)]
+    return [each for each in znodes(zk, path) if is_of_the_world(zk, each)]
 
 
 def is_of_the_world(zk: KazooClient, path: str) -> bool:
@@ -313,7 +307,7 @@ def test_a_service_that_is_new_in_the_plan_may_read_what_stands(zk: KazooClient,
     acl["services"][WEB] = identity("other")
     (site.root / "acl.yml").write_text(json.dumps(acl))
     site.ctl("publish")
-    everywhere = [zk.get_acls(path)[0] for path in (site.path, *paths_below(zk, site.path))]
+    everywhere = [zk.get_acls(path)[0] for path in znodes(zk, site.path)]
     names = {entry.id.id.partition(":")[0] for acl in everywhere for entry in acl}
     assert names == {"operator", "db", "other", "front"}
     assert zk.get(f"{site.path}/{DB}/.acl")[0].decode().count("digest:other:") == 1
@@ -355,14 +349,14 @@ def test_a_snapshot_is_restored_with_its_acls(
     file = str(tmp_path / "site.tar")
     site.ctl("publish")
     site.ctl("adopt", "db/sync")
-    planned = {path: zk.get_acls(path)[0] for path in (site.path, *paths_below(zk, site.path))}
+    planned = {path: zk.get_acls(path)[0] for path in znodes(zk, site.path)}
     site.ctl("snapshot", file)
     zk.delete(site.path, recursive=True)
     _, err = site.ctl("restore", file, name="web", status=77)
     assert "not that of digest:operator" in err
     assert zk.exists(site.path) is None
     site.ctl("restore", file)
-    found = {path: zk.get_acls(path)[0] for path in (site.path, *paths_below(zk, site.path))}
+    found = {path: zk.get_acls(path)[0] for path in znodes(zk, site.path)}
     # Every service may read the floor, as it may read the list of what is in the deployment.
     assert found.pop(f"{site.path}/.token_floor") == planned[site.path]
     assert found == planned

@@ -20,11 +20,12 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from tests.agents import Agent, Containers
 from tests.attacks import DB, MUST_BE_POSSIBLE, MUST_BE_REFUSED, STRANGER, TASK, WEB, Attack
 from tests.conftest import Deployment, connected
-from tests.integration.test_acl import identity, paths_below
+from tests.integration.test_acl import identity
 from tests.publishing import write_files
 from tests.secured import Secured, password
 from tests.tool import ctl
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import Server
 
 OPERATOR = "operator"
@@ -145,12 +146,10 @@ class Attacked:
 
     def standing(self) -> dict[str, tuple[int, ...]]:
         """Every znode, with what a change would alter."""
-        stats = {path: self.zk.exists(path) for path in paths_below(self.zk, self.deployment.path)}
         # The records of containers change all the time.
         return {
             path: (stat.czxid, stat.aversion, 0 if "/.containers/" in path else stat.mzxid)
-            for path, stat in stats.items()
-            if stat
+            for path, (_, stat) in znodes(self.zk, self.deployment.path).items()
         }
 
     def try_out(self, attack: Attack) -> None:

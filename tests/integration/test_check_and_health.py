@@ -17,16 +17,9 @@ from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.waiting import eventually
+from tests.walking import znodes
 
 # -- check --------------------------------------------------------------------------------------------
-
-
-def znodes(zk: KazooClient, path: str) -> dict[str, Any]:
-    """Everything below a path with its versions, which change with every write."""
-    found = {path: zk.get(path)}
-    for name in zk.get_children(path):
-        found.update(znodes(zk, f"{path}/{name}"))
-    return found
 
 
 def file_system(root: Path) -> dict[str, Any]:
@@ -147,19 +140,24 @@ def test_check_shows_content_only_with_show(containers: Containers, etc: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "where", "why"),
+    ("words", "line", "why"),
     [
-        ("check", "> /dev/full", "No space left on device"),
-        ("check --show", "| sleep 0", "Broken pipe"),
+        ("check", '"$@" > /dev/full', "No space left on device"),
+        # The reader is gone before the first output.
+        (
+            "check --show",
+            '{ until [ -e gone ]; do sleep 0.01; done; "$@"; } | { exec <&-; touch gone; }',
+            "Broken pipe",
+        ),
     ],
 )
 def test_check_reports_that_it_cannot_write_its_output(
-    deployment: Deployment, containers: Containers, tmp_path: Path, words: str, where: str, why: str
+    deployment: Deployment, containers: Containers, tmp_path: Path, words: str, line: str, why: str
 ) -> None:
     """73, so that its status is not taken for an answer."""
     files = {"conf": {"dest": f"{tmp_path}/conf"}}
     publish(deployment, "web", {"commands": {"a": {"command": "true", "files": files}}}, files={"conf": "x"})
-    shell = ("bash", "-c", f'set -o pipefail; "$@" {where}', "bash")
+    shell = ("bash", "-c", f"set -o pipefail; {line}", "bash")
     agent = containers.start("web", words=words.split(), under=shell)
     assert agent.ends() == 73
     assert agent.ending["reason"] == f"standard output can't be written: {why}"

@@ -59,6 +59,7 @@ from tests.publishing import publish
 from tests.quickstarts import copy_tests
 from tests.tool import tool
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import Server
 
 GUIDE, REFERENCE, TUTORIAL = "docs/guide", "docs/reference", "docs/tutorial"
@@ -519,7 +520,7 @@ def is_what_a_run_leaves(block: Block, ground: Ground) -> None:
     drawn = [
         functools.reduce(lambda path, name: path.replace(*name), names.items(), path) for path in paths(block)
     ]
-    found = list(walked(ground.zk, ground.deployment.path))
+    found = list(znodes(ground.zk, ground.deployment.path))
     assert [path for path in drawn if not any(re.fullmatch(path, one) for one in found)] == []
     # "The same on one host"; and what lies between is not drawn: `variables`, `status`, `infra`.
     known = [*drawn, *(path.replace("/global/", "/web1/") for path in drawn)]
@@ -538,12 +539,6 @@ def paths(tree: Block) -> Iterator[str]:
         depth = (len(line) - len(line.lstrip())) // 2
         above[depth:] = [line.split()[0].rstrip("/")]
         yield "/".join(above)
-
-
-def walked(zk: KazooClient, path: str) -> Iterator[str]:
-    yield path
-    for name in zk.get_children(path):
-        yield from walked(zk, f"{path}/{name}")
 
 
 def is_a_definition(block: Block, ground: Ground) -> None:

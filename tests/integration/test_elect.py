@@ -32,6 +32,7 @@ from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import TOOL, ctl, environ, operator_client, run_ctl, tool, tool_says
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import HOST, Process, Server, free_port
 
 HOSTS = ("h1", "h2", "h3")
@@ -112,13 +113,7 @@ class Cluster:
 
     def written(self) -> dict[str, tuple[bytes, int]]:
         """Everything below the election, with its version."""
-        found, level = {}, [self.at]
-        while level:
-            for path in level:
-                data, stat = self.zk.get(path)
-                found[path] = data, stat.version
-            level = [f"{path}/{name}" for path in level for name in self.zk.get_children(path)]
-        return found
+        return {path: (data, stat.version) for path, (data, stat) in znodes(self.zk, self.at).items()}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from tests.conftest import Deployment
 from tests.publishing import publish
 from tests.tool import ctl
+from tests.walking import znodes
 
 DAEMON = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 ROLE = "status/global/db"
@@ -49,12 +50,8 @@ def formed(zk: KazooClient, site: Deployment, epoch: int, *members: str) -> dict
 
 def recorded(zk: KazooClient, site: Deployment, path: str = ROLE) -> dict[str, bytes]:
     """The znode at `path`, and everything below it."""
-    if not zk.exists(f"{site.path}/{path}"):
-        return {}
-    found = {path: zk.get(f"{site.path}/{path}")[0]}
-    for name in zk.get_children(f"{site.path}/{path}"):
-        found.update(recorded(zk, site, f"{path}/{name}"))
-    return found
+    found = znodes(zk, f"{site.path}/{path}")
+    return {each[len(site.path) + 1 :]: data for each, (data, _) in found.items()}
 
 
 def test_a_snapshot_contains_decision_and_members(zk: KazooClient, site: Deployment, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from tests.conftest import Deployment
 from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import Server
 
 NOBODY = "127.0.0.1:1"
@@ -226,12 +227,6 @@ def credentials(directory: Path, line: str) -> str:
     return str(path)
 
 
-def paths_below(zk: KazooClient, path: str) -> Iterator[str]:
-    for name in zk.get_children(path):
-        yield f"{path}/{name}"
-        yield from paths_below(zk, f"{path}/{name}")
-
-
 def test_every_znode_that_an_agent_creates_has_the_acl(
     zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
@@ -242,7 +237,7 @@ def test_every_znode_that_an_agent_creates_has_the_acl(
     }
     publish(deployment, "web", {"commands": commands, **one_daemon("sleep 100", ready={"alive": 0})})
     publish(deployment, "task", one_command("sleep 100", run_once=True))
-    published = set(paths_below(zk, deployment.path))
+    published = set(znodes(zk, deployment.path))
     owner = owner_acl(zk)
     environ = {
         "KOLLA_ZK_AUTH_FILE": credentials(tmp_path, "digest:agent:s3cret"),
@@ -253,7 +248,7 @@ def test_every_znode_that_an_agent_creates_has_the_acl(
     path = deployment.path
     for expected in (f"{path}/status/global/task/go/lock", f"{path}/status/web1/web/daemon/ready"):
         eventually(lambda expected=expected: zk.exists(expected) and zk.get_children(expected), expected)  # type: ignore[misc]
-    created = set(paths_below(zk, path)) - published
+    created = set(znodes(zk, path)) - published
     assert {name.rsplit("/", 1)[-1] for name in created} >= {
         *("status", "global", "web1", "web", "once", "plain", "daemon", "detail", "lock"),
         *("generations", "1", "hosts", "ready", ".party"),

@@ -22,6 +22,7 @@ from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files
 from tests.tool import operator_client
+from tests.walking import znodes
 
 TOOL = Path(__file__).parents[2] / "bin" / "kolla_mesos_ctl"
 DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
@@ -57,14 +58,8 @@ def ctl(
 
 def tree(zk: KazooClient, path: str) -> dict[str, bytes]:
     """Every znode below `path` that holds something, by its path from there."""
-    found = {}
-    for name in set(zk.get_children(path)) - {PUBLICATION}:
-        child = f"{path}/{name}"
-        data = zk.get(child)[0]
-        found.update({f"{name}/{rest}": value for rest, value in tree(zk, child).items()})
-        if data:
-            found[name] = data
-    return found
+    found = znodes(zk, path, but=(PUBLICATION,))
+    return {each[len(path) + 1 :]: data for each, (data, _) in found.items() if data and each != path}
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from tests.integration.test_publish import tree
 from tests.publishing import publish
 from tests.tool import TOOL, ctl, environ, run_ctl
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import HOST, Process, Server, free_port
 
 KEPT = {"variables/region", ".token_floor"}  # without any service
@@ -278,13 +279,8 @@ def hosts(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_p
 
 def of_host(site: Site, host: str) -> list[str]:
     """What stands of a host, by its path."""
-    paths = [path for path in nodes(site.zk, site.deployment.path) if host in path.split("/")]
+    paths = [path for path in znodes(site.zk, site.deployment.path) if host in path.split("/")]
     return [path[len(site.deployment.path) + 1 :] for path in paths]
-
-
-def nodes(zk: KazooClient, path: str) -> list[str]:
-    below = [nodes(zk, f"{path}/{name}") for name in sorted(zk.get_children(path))]
-    return [path, *(each for paths in below for each in paths)]
 
 
 def test_reset_of_a_host(hosts: Site) -> None:

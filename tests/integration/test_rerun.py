@@ -28,6 +28,7 @@ from tests.integration.test_one_time import SERVICE, Site
 from tests.publishing import publish
 from tests.tool import ctl, environ, run_ctl
 from tests.waiting import eventually
+from tests.walking import znodes
 from tests.zookeeper import HOST, Process, Server, free_port
 
 
@@ -39,11 +40,7 @@ def site(deployment: Deployment, zk: KazooClient, containers: Containers, tmp_pa
 
 def recorded(site: Site) -> dict[str, Any]:
     """All that stands below `status`, with its versions."""
-    found: dict[str, Any] = {}
-    level = [f"{site.deployment.path}/status"]
-    while level:
-        found.update((path, site.zk.get(path)) for path in level)
-        level = [f"{path}/{name}" for path in level for name in site.zk.get_children(path)]
+    found = znodes(site.zk, f"{site.deployment.path}/status")
     return {path: (data, stat.version) for path, (data, stat) in found.items()}
 
 

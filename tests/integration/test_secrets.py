@@ -32,6 +32,7 @@ from tests.conftest import Deployment, connected, made
 from tests.secured import Secured
 from tests.tool import TOOL, environ
 from tests.waiting import eventually
+from tests.walking import znodes
 
 # What is planted, by where it stands. Each is found by its text alone, in whatever surrounds it.
 VARIABLE = "S3cretOfTheVariable"
@@ -388,15 +389,10 @@ def test_no_secret_is_in_a_termination_log(run: Run) -> None:
 def test_no_secret_is_in_a_znode_of_the_agent(run: Run) -> None:
     """Neither in the status tree nor in a party; only publishers have put any."""
 
-    def walk(path: str) -> Iterator[str]:
-        yield path
-        for name in run.zk.get_children(path):
-            if name not in ("variables", "files"):
-                yield from walk(f"{path}/{name}")
-
     services = {f"{run.deployment.path}/{service}" for service in IDENTITIES}
-    paths = set(walk(run.deployment.path)) - services
-    assert {path for path in paths if run.found(run.zk.get(path)[0]) or run.found(path.encode())} == set()
+    found = znodes(run.zk, run.deployment.path, but=("variables", "files"))
+    paths = found.keys() - services
+    assert {path for path in paths if run.found(found[path][0]) or run.found(path.encode())} == set()
     # Where most could be: what became of the command that failed, and of the one that could not be started.
     for service in ("exits", "absent", "hangs", "dies"):
         detail = json.loads(run.zk.get(f"{run.deployment.path}/status/global/{service}/go/detail")[0])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,11 +43,13 @@ def test_a_full_disk_is_reported(site: Deployment, words: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["get size", "status", "graph", "schema"])
-def test_a_closed_pipe_ends_the_tool_silently(site: Deployment, words: str) -> None:
+def test_a_closed_pipe_ends_the_tool_silently(site: Deployment, tmp_path: Path, words: str) -> None:
     """A status of 1 would mean that something is not up."""
     done = shell(site, f"ctl {words} | true; exit ${{PIPESTATUS[0]}}")
     assert done.returncode in (0, 141)  # It may have been quicker than its reader.
-    done = shell(site, f"{{ sleep 0.3; ctl {words}; echo $? >&2; }} | true")
+    gone = tmp_path / "gone"
+    waiting = f"until [ -e '{gone}' ]; do sleep 0.01; done"
+    done = shell(site, f"{{ {waiting}; ctl {words}; echo $? >&2; }} | {{ exec <&-; touch '{gone}'; }}")
     assert done.stderr.splitlines()[-1] == b"141"
 
 

@@ -16,6 +16,7 @@ from tests.conftest import Deployment
 from tests.integration.test_rendering import writes, written
 from tests.publishing import publish, write_files
 from tests.tool import TOOL, ctl
+from tests.walking import znodes
 from tests.zookeeper import Server
 
 
@@ -60,11 +61,7 @@ def test_values_of_the_directory_never_reach_zookeeper(
     asked = [request.path for requests in line.connections for request in requests]
     assert any(path.endswith("/here") for path in asked)
     assert not [path for path in asked if path.endswith(("/password", "/retries"))]
-    assert not [path for path in everything(zk, deployment.path) if b"s3cret" in zk.get(path)[0]]
-
-
-def everything(zk: KazooClient, path: str) -> list[str]:
-    return [path, *(each for name in zk.get_children(path) for each in everything(zk, f"{path}/{name}"))]
+    assert not [path for path, (data, _) in znodes(zk, deployment.path).items() if b"s3cret" in data]
 
 
 def test_a_missing_variable_names_the_directory_first(
