@@ -26,28 +26,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from kolla_mesos_start.operator.local import private_zookeeper
 from kolla_mesos_start.operator.local.private_zookeeper import HOST as HOST
 from kolla_mesos_start.operator.local.private_zookeeper import JAVA, SERVER, ask, configure
+from kolla_mesos_start.operator.local.private_zookeeper import free_port as free_port
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Started")
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """A free port that no other test of this run uses, even if its server is dead.
-
-    No two processes of the run return the same port.
-    """
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    # One that replaces a process that has crashed has a number of its own.
-    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % processes
-    while (port := private_zookeeper.free_port()) in _given or port % processes != own:
-        pass
-    _given.add(port)
-    return port
 
 
 class Started:

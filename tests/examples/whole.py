@@ -38,14 +38,13 @@ def write(site: Path, packaged: Path, volumes: Path, controllers: int = 1) -> No
     shutil.copytree(WHOLE, site, symlinks=True)
     images = volumes / "images"
     images.mkdir(parents=True)
-    taken: set[int] = set()
-    found = values(packaged, images, controllers, taken)
+    found = values(packaged, images, controllers)
     (site / VALUES).write_text(yaml.safe_dump({name: str(value) for name, value in found.items()}))
     # Nodes of RabbitMQ that share an epmd need ports of their own, even on different addresses.
     for host in addresses(controllers):
         own = site / "services" / RABBITMQ / "variables" / host / OWN_PORT
         own.parent.mkdir(parents=True)
-        own.write_text(str(_port(taken)))
+        own.write_text(str(free_port()))
 
 
 def add_server(site: Path) -> None:
@@ -70,15 +69,14 @@ def addresses(controllers: int) -> Mapping[str, str]:
     return {f"ctl-{number}": f"127.0.0.{10 + number}" for number in range(1, controllers + 1)}
 
 
-def values(packaged: Path, images: Path, controllers: int, taken: set[int]) -> Mapping[str, object]:
+def values(packaged: Path, images: Path, controllers: int) -> Mapping[str, object]:
     """The variables of the deployment that depend on the machine.
 
-    `packaged` holds what OpenStack's packages have brought for /etc, `images` is for those of Glance. The
-    ports are added to those that are `taken`.
+    `packaged` holds what OpenStack's packages have brought for /etc, `images` is for those of Glance.
     """
     hosts = addresses(controllers)
     return {
-        **{name: _port(taken) for name in PORTS},
+        **{name: free_port() for name in PORTS},
         "controllers": " ".join(f"{host}={address}" for host, address in hosts.items()),
         "rabbitmq_epmd_addresses": ",".join(hosts.values()),
         # Not root: rsync's daemon would change its user, and fail to write MariaDB's files.
@@ -90,9 +88,3 @@ def values(packaged: Path, images: Path, controllers: int, taken: set[int]) -> M
         "packaged": packaged,
         "glance_images": images,
     }
-
-
-def _port(taken: set[int]) -> int:
-    port = free_port(taken)
-    taken.add(port)
-    return port

@@ -80,7 +80,7 @@ class Edge(LocalDeployment):
         return programs
 
     def _with_port(self, service: str, host: str) -> LocalContainer:
-        port = free_port({int(each.environ["KOLLA_PORTS"]) for each in self.containers})
+        port = free_port()
         return self.add(service, host, port, {"port": port})
 
     def is_ready(self, *containers: LocalContainer) -> bool:

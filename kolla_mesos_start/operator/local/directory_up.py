@@ -168,13 +168,12 @@ class DirectoryDeployment(LocalDeployment):
             for service in contents.services
             if PORT in used_variables(service.definition, service.files)
         }
-        taken = ports_in(contents)
+        named = ports_in(contents)
         for name, host in planned:
             if name not in uses_port:
                 self.add(name, host)
                 continue
-            port = free_port(taken)
-            taken.add(port)
+            port = free_port(named)
             self.add(name, host, port, {PORT: port})
 
     def read(self) -> Deployment:

@@ -106,8 +106,10 @@ class PrivateZooKeeper:
         return "\n".join([f"the end of {self.log}:", *messages[-LAST_LINES:]])
 
 
-def free_port(taken: Set[int] = frozenset()) -> int:
-    """A TCP port of the loopback interface on which no process listens, and which is not `taken`.
+def free_port(excluded: Set[int] = frozenset()) -> int:
+    """A TCP port of the loopback interface on which no process listens, and which is not `excluded`.
+
+    It is reserved until this process ends.
 
     It lies below the range from which the kernel gives ports to outgoing connections: there a
     client that keeps trying a dead server can be given that very port, and then talks to itself,
@@ -116,16 +118,35 @@ def free_port(taken: Set[int] = frozenset()) -> int:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
         port = random.randrange(10000, max(lowest, 10100))
-        if port in taken:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        return port
+        if port not in excluded and _is_free(port) and _reserve(port):
+            return port
     raise AgentError(f"no free TCP port found on {HOST}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _reserve(port: int) -> bool:
+    """Whether no other process of this tool has the port; it then belongs to this one until its end.
+
+    The program that will listen on the port may be started minutes later. An abstract Unix socket
+    belongs to the same network namespace as the port, and the kernel removes it with the process.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0kolla_mesos_start/port/{port}")
+    except OSError:
+        mark.close()
+        return False
+    mark.detach()  # The descriptor stays open on purpose.
+    return True
 
 
 def configure(path: Path, settings: Mapping[str, object]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from kazoo.client import KazooClient
@@ -66,9 +69,19 @@ def test_a_free_port_is_never_one_that_the_kernel_gives_to_connections() -> None
 
 
 def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a hundred containers two would often have the same one: nobody listens there yet."""
-    first, second = free_port(), free_port()
-    drawn = iter([first, first, second])
-    monkeypatch.setattr("random.randrange", lambda low, high: next(drawn))
-    assert free_port() == first
-    assert free_port({first}) == second
+    """Two deployments that start at the same time would often share one: no program listens there yet.
+
+    A port is free again when the process that had it has ended.
+    """
+    draw = "import sys; from kolla_mesos_start.operator.local.private_zookeeper import free_port"
+    program = f"{draw}; print(free_port(), flush=True); sys.stdin.read()"
+    with subprocess.Popen((sys.executable, "-c", program), stdin=PIPE, stdout=PIPE, text=True) as other:
+        assert other.stdout
+        theirs = int(other.stdout.readline())
+        mine, excluded = free_port(), theirs + 1
+        drawn = iter([theirs, mine, excluded, *range(20000, 21000)])
+        monkeypatch.setattr("random.randrange", lambda low, high: next(drawn))
+        assert free_port({excluded}) not in {theirs, mine, excluded}
+        other.communicate()
+    drawn = iter([theirs])
+    assert free_port() == theirs
