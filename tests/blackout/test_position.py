@@ -54,14 +54,21 @@ def trio(directory: Path, method: str = "rsync") -> Iterator[Trio]:
 
 def write(member: Member, statement: str) -> None:
     """Write; the cluster may refuse for some seconds after one of its members was killed."""
+    refusal = Refused()
 
     def written() -> bool:
-        with suppress(Refused):
+        nonlocal refusal
+        try:
             member.sql(statement)
-            return True
-        return False
+        except Refused as error:
+            refusal = error
+            return False
+        return True
 
-    eventually(written, f"{member.host} writes", every=0.2)
+    try:
+        eventually(written, f"{member.host} writes", every=0.2)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {refusal}; {member.log_end()}") from None
 
 
 @pytest.fixture(scope="module", params=sorted(PROGRAMS))
