@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Settings
-    from kolla_mesos_start.tree.ended import Ended
+    from kolla_mesos_start.tree.ended import FailureRecord
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.published import Published
     from kolla_mesos_start.tree.status import StatusTree
@@ -119,7 +119,7 @@ class Agent:
         self.bootstrap: Bootstrap | None = None
         self.facts: HostFacts | None = None
         self.registration: Registration | None = None
-        self.ended: Ended | None = None
+        self.ended: FailureRecord | None = None
         self.begins_again = False
 
     def run(self) -> int:
@@ -290,13 +290,13 @@ class Agent:
 
     def _read(self, settings: Settings, preparer: Preparer, report: Report) -> StatusTree:
         """Wait until the definition is published, and read it as a graph of commands."""
-        from kolla_mesos_start.tree.ended import Ended
+        from kolla_mesos_start.tree.ended import FailureRecord
 
         self.stage = "read"
         published = preparer.published
         definition = published.await_definition(report, settings.wait_timeout)
         self._use_recorded_acl(settings, published)
-        self.ended = Ended(published.client, published.znodes)
+        self.ended = FailureRecord(published.client, published.znodes)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
         _warn_of_generations(settings, graph)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Handler = Callable[[], object]
     Interest = Optional[tuple[int, int]]  # a descriptor, and the events of poll() to wait for
 
-    class Source(Protocol):
+    class EventSource(Protocol):
         """Something that waits for a descriptor, for an instant, or for both.
 
         `interest`: the descriptor and events that it waits for. `deadline`: when it must run at the latest
@@ -62,7 +62,7 @@ class Loop:
     """Runs sources, handlers of descriptors and signals, and timers."""
 
     def __init__(self) -> None:
-        self._sources: list[Source] = []
+        self._sources: list[EventSource] = []
         self._readers: dict[int, Handler] = {}
         self._timers: list[tuple[float, int, Handler]] = []
         self._order = itertools.count()
@@ -71,11 +71,11 @@ class Loop:
         self._wakeup = -1
         self._computing = False
 
-    def add(self, source: Source) -> None:
+    def add(self, source: EventSource) -> None:
         """Run `source` from now on."""
         self._sources.append(source)
 
-    def remove(self, source: Source) -> None:
+    def remove(self, source: EventSource) -> None:
         """Run `source` no longer."""
         self._sources.remove(source)
 

@@ -107,7 +107,7 @@ def named(names: Sequence[str]) -> str:
 # -- the command --------------------------------------------------------------------------------------
 
 
-class BeforeStop:
+class BeforeStopCommand:
     """Runs the command. Its descendants in its process group end with it."""
 
     def __init__(self, argv: Sequence[str], handoff: Handoff) -> None:
@@ -162,7 +162,7 @@ class Drain:
         self.reason = self.failure = ""
         self._stopping, self._session, self._loop, self._presence = stopping, session, loop, presence
         self._on_begin, self._terminate = on_begin, terminate
-        self._command = BeforeStop(stopping.argv, handoff)
+        self._command = BeforeStopCommand(stopping.argv, handoff)
         self._task: Task | None = None
         self._stage = IDLE
         self._began, self._until = 0.0, math.inf

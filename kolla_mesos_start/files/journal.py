@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class Step(NamedTuple):
+class Replacement(NamedTuple):
     """One file to replace by the temporary file `new`; None: to remove. A content with `link` is a link."""
 
     content: Content
@@ -49,26 +49,26 @@ def clear(run_dir: str) -> None:
         remove_leftovers(directory, run_dir)
 
 
-def replace_all(steps: Sequence[Step], run_dir: str) -> None:
-    """Do all steps; if this process is killed, all or none. Replaces the journal of an earlier call.
+def replace_all(replacements: Sequence[Replacement], run_dir: str) -> None:
+    """Do all replacements; if this process is killed, all or none. Replaces the journal of an earlier call.
 
-    Raises CannotWrite if a step fails: then the journal stays.
+    Raises CannotWrite if one fails: then the journal stays.
     """
-    if not steps:
+    if not replacements:
         with suppress(FileNotFoundError):
             os.unlink(f"{run_dir}/{JOURNAL}")
         return
-    with closing(_write(steps, run_dir)):  # It stays locked.
-        _finish_in_child(steps, run_dir)
+    with closing(_write(replacements, run_dir)):  # It stays locked.
+        _finish_in_child(replacements, run_dir)
         if is_begun(run_dir):  # The child was killed or has failed.
-            _finish(steps, run_dir)
+            _finish(replacements, run_dir)
 
 
 def recover(run_dir: str, *, wait: bool = True) -> bool:
-    """Complete the steps of a killed process; returns whether there were any.
+    """Complete the replacements of a killed process; returns whether there were any.
 
-    If another process is doing them, waits for its end, or raises BlockingIOError. Raises CannotWrite if a
-    step fails.
+    If another process is doing them, waits for its end, or raises BlockingIOError. Raises CannotWrite if one
+    fails.
     """
     path = f"{run_dir}/{JOURNAL}"
     try:
@@ -87,16 +87,16 @@ def recover(run_dir: str, *, wait: bool = True) -> bool:
         if os.fstat(fd).st_nlink == 0:  # The other process has finished, or has written another journal.
             return recover(run_dir, wait=wait)
         try:
-            steps = [Step(Content(*content), new) for content, new in marshal.load(file)]
+            replacements = [Replacement(Content(*content), new) for content, new in marshal.load(file)]
         except (EOFError, TypeError, ValueError) as error:
             raise CannotWrite(f"{path} is not a journal of this version: remove it") from error
-        _finish(steps, run_dir)
+        _finish(replacements, run_dir)
     return True
 
 
-def _write(steps: Sequence[Step], run_dir: str) -> int:
+def _write(replacements: Sequence[Replacement], run_dir: str) -> int:
     """Write the journal; returns the descriptor that keeps it locked."""
-    plain = [(tuple(step.content._replace(data=None, check=None)), step.new) for step in steps]
+    plain = [(tuple(each.content._replace(data=None, check=None)), each.new) for each in replacements]
     with _writable(run_dir) as directory:
         fd, temporary = open_temporary(directory)
         try:
@@ -123,26 +123,26 @@ def _writable(run_dir: str) -> Iterator[int]:
         ) from error
 
 
-def _finish_in_child(steps: Sequence[Step], run_dir: str) -> None:
-    """Do the steps in a process that survives a kill of this one and its registrar.
+def _finish_in_child(replacements: Sequence[Replacement], run_dir: str) -> None:
+    """Do the replacements in a process that survives a kill of this one and its registrar.
 
-    If that process fails, the caller repeats the steps, and gets the error itself.
+    If that process fails, the caller repeats the replacements, and gets the error itself.
     """
     try:
-        child = fork(partial(_finish_alone, steps, run_dir))
+        child = fork(partial(_finish_alone, replacements, run_dir))
     except OSError:
         return
     with suppress(ChildProcessError):  # The parent of the agent may ignore SIGCHLD.
         os.waitpid(child, 0)
 
 
-def _finish_alone(steps: Sequence[Step], run_dir: str) -> None:
+def _finish_alone(replacements: Sequence[Replacement], run_dir: str) -> None:
     os.setsid()
-    _finish(steps, run_dir)
+    _finish(replacements, run_dir)
 
 
-def _finish(steps: Sequence[Step], run_dir: str) -> None:
-    for content, new in steps:
+def _finish(replacements: Sequence[Replacement], run_dir: str) -> None:
+    for content, new in replacements:
         with explained(content):
             take(content, new)
     with closing(existing(run_dir)) as directory:

@@ -30,7 +30,7 @@ PASSED = "passed"
 ORDER = (*STAGES, PASSED)
 
 
-class Ended:
+class FailureRecord:
     """The record of an earlier start; `path` is its znode."""
 
     def __init__(self, client: Client, znodes: Znodes) -> None:

@@ -14,7 +14,7 @@ SHOWN = 5  # services, in a message
 MAX_SHOWN = 200  # characters
 
 
-class Mark(NamedTuple):
+class PublicationMark(NamedTuple):
     """`what` is PUBLICATION or RESTORE; the times are in ISO 8601, `finished` is None until then.
 
     `services` are those that it changes, while it has not finished.
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
         return f"{self}: {REMEDY[self.what]}{names}"
 
 
-def unfinished(data: bytes) -> Mark | None:
+def unfinished(data: bytes) -> PublicationMark | None:
     """The last publication, if it has not finished."""
     try:
         found = json.loads(data) if len(data) <= MAX_MARK else {}
@@ -52,4 +52,4 @@ def unfinished(data: bytes) -> Mark | None:
     services = found.get("services")
     names = services if isinstance(services, list) else []
     what = RESTORE if found.get("what") == RESTORE else PUBLICATION
-    return Mark(what, by, begun, None, tuple(printable(str(name)[:MAX_SHOWN]) for name in names))
+    return PublicationMark(what, by, begun, None, tuple(printable(str(name)[:MAX_SHOWN]) for name in names))

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.operator.ensemble import publication
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.publication import Busy, LockLost, ZnodeChange
-from kolla_mesos_start.tree.publication import Mark
+from kolla_mesos_start.tree.publication import PublicationMark
 from tests import sites
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -42,12 +42,12 @@ class Site(sites.Site):
         return found
 
     @property
-    def mark(self) -> Mark:
-        return Mark(**json.loads(self.zk.get(f"{self.path}/.publication")[0]))
+    def mark(self) -> PublicationMark:
+        return PublicationMark(**json.loads(self.zk.get(f"{self.path}/.publication")[0]))
 
     def leave_unfinished(self, what: str = "publication", services: tuple[str, ...] = ()) -> None:
         """Write the mark of a publication that was killed."""
-        mark = Mark(what, "root on h", "12:00", None, services)
+        mark = PublicationMark(what, "root on h", "12:00", None, services)
         self.zk.set(f"{self.path}/.publication", mark.encoded())
 
 

@@ -88,7 +88,7 @@ def _record(
 
 def _token(client: OperatorClient, contender: str, record: Record) -> int:
     """Greater than the token of every earlier attempt, and less than the next one."""
-    znode = connection.znodes(client, [contender])[contender]
+    znode = client.read([contender])[contender]
     return max(znode.stat.czxid if znode else 0, record.token + 1)
 
 

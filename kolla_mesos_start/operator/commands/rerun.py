@@ -57,7 +57,7 @@ def _take_back(client: OperatorClient, one: OneTime, record: Record, transaction
         # Each host on which it has passed has a copy of the state.
         names = connection.children(client, [one.znodes.status, hosts])
         copies = [f"{one.znodes.status}/{name}/{path}" for name in names[one.znodes.status] if name != GLOBAL]
-        for copy, znode in connection.znodes(client, copies).items():
+        for copy, znode in client.read(copies).items():
             _wait(transaction, copy, znode)
         succeeded = names[hosts]
     else:
@@ -77,7 +77,7 @@ def _take_back_everywhere(client: OperatorClient, one: OneTime) -> None:
     def is_done_somewhere() -> bool:
         return bool(connection.children(client, [at.hosts])[at.hosts])
 
-    znode = connection.znodes(client, [at.state])[at.state]
+    znode = client.read([at.state])[at.state]
     if znode is None or znode.data != DONE.encode() or is_done_somewhere():
         return
     with suppress(ChangedMeanwhile):  # A container has recorded a new state.

@@ -171,11 +171,6 @@ def read(client: Client, paths: Iterable[str]) -> dict[str, bytes | None]:
     return {path: znode.data if znode else None for path, znode in client.read(paths).items()}
 
 
-def znodes(client: Client, paths: Iterable[str]) -> dict[str, Znode | None]:
-    """Each znode; None if it does not exist."""
-    return client.read(paths)
-
-
 def mzxids(client: Client, paths: Iterable[str]) -> dict[str, int | None]:
     """The zxid of the last change of each znode; None if it does not exist."""
     return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
@@ -194,13 +189,6 @@ def sync(client: Client, path: str) -> None:
 def children(client: Client, paths: Iterable[str]) -> dict[str, Sequence[str]]:
     """The sorted names of the children of each znode; none if it does not exist."""
     return {path: names or [] for path, names in client.children(paths).items()}
-
-
-def read_with_children(client: Client, paths: Iterable[str]) -> dict[str, tuple[bytes | None, Sequence[str]]]:
-    """The data of each znode, None if it does not exist, and the sorted names of its children."""
-    found = client.read(paths)
-    names = children(client, [path for path, znode in found.items() if znode and znode.stat.numChildren])
-    return {path: (znode.data if znode else None, names.get(path, ())) for path, znode in found.items()}
 
 
 def answers(client: Client, queries: Iterable[Query], *, watch: bool = False) -> dict[Query, Any]:

@@ -24,7 +24,7 @@ from kolla_mesos_start.operator.ensemble.connection import (
     log,
 )
 from kolla_mesos_start.operator.terminal.user import operator
-from kolla_mesos_start.tree.publication import PUBLICATION, Mark, unfinished
+from kolla_mesos_start.tree.publication import PUBLICATION, PublicationMark, unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.lock import Queues
@@ -77,12 +77,17 @@ class Held:
     """
 
     def __init__(
-        self, client: OperatorClient, mark: str, contender: str, what: str, interrupted: Mark | None
+        self,
+        client: OperatorClient,
+        mark: str,
+        contender: str,
+        what: str,
+        interrupted: PublicationMark | None,
     ) -> None:
         self.is_begun, self.interrupted = False, interrupted
         self.left: tuple[str, ...] = ()
         self._client, self._mark, self._contender = client, mark, contender
-        self._last = Mark(what, operator(), _now(), None)
+        self._last = PublicationMark(what, operator(), _now(), None)
 
     def begin(self, services: Iterable[str] = ()) -> None:
         """Mark the publication of these services as begun. This comes before its first write."""
@@ -202,7 +207,7 @@ def _size(step: Step) -> int:
     return len(step[1].serialize()) + HEADER
 
 
-def interrupted(client: OperatorClient, znodes: Znodes) -> Mark | None:
+def interrupted(client: OperatorClient, znodes: Znodes) -> PublicationMark | None:
     """The last publication, if it has not finished."""
     return unfinished(connection.read(client, [znodes.publication])[znodes.publication] or b"")
 
@@ -247,7 +252,7 @@ def _holder(client: OperatorClient, path: str) -> str:
     """Who is first in the queue, and since when, for a message."""
     names = connection.children(client, [path])[path]
     first = min(names, key=lambda name: name[-10:], default="")
-    znode = connection.znodes(client, [f"{path}/{first}"])[f"{path}/{first}"] if first else None
+    znode = client.read([f"{path}/{first}"])[f"{path}/{first}"] if first else None
     if znode is None:
         return "another publication"
     who = printable(znode.data[:MAX_SHOWN].decode(errors="replace"))

@@ -187,7 +187,7 @@ def _detail(znode: Znode | None) -> bytes:
 
 def _floor(client: OperatorClient, znodes: Znodes, recorded: Mapping[str, bytes]) -> int:
     """The largest token that any attempt has had."""
-    floor = connection.znodes(client, [znodes.token_floor])[znodes.token_floor]
+    floor = client.read([znodes.token_floor])[znodes.token_floor]
     details = [data for path, data in recorded.items() if path.endswith("/detail")]
     tokens = [decode_detail(Znode(data, None)).token or 0 for data in details]
     return min(max([decode_floor(floor), *tokens]), MAX_FLOOR)

@@ -30,7 +30,7 @@ def keep_tokens(client: OperatorClient, znodes: Znodes, paths: Iterable[str]) ->
     """
     tokens, versions = [0], {}
     wanted = [path for path in paths if path.endswith("/detail") or _is_mark(path)]
-    for path, znode in connection.znodes(client, wanted).items():
+    for path, znode in client.read(wanted).items():
         if znode is not None and _is_mark(path):
             tokens.append(decode_mark(path, znode).token)
         elif znode is not None:
@@ -48,7 +48,7 @@ def raise_floor(client: OperatorClient, znodes: Znodes, token: int) -> None:
     """Raise the floor to `token`, if it is lower."""
     path, token = znodes.token_floor, min(token, MAX_FLOOR)
     for last in [False] * TRIES + [True]:
-        znode = connection.znodes(client, [path])[path]
+        znode = client.read([path])[path]
         if decode_floor(znode) >= token:
             return
         transaction = Changes(client)

@@ -135,7 +135,7 @@ def read_tree(
     """The existing znodes at and below `roots`, parents first; all requests for a level are sent together."""
 
     def read(paths: Sequence[str]) -> Mapping[str, tuple[Znode | None, Sequence[str]]]:
-        znodes = connection.znodes(client, paths)
+        znodes = client.read(paths)
         parents = [path for path, znode in znodes.items() if znode and znode.stat.numChildren]
         names = connection.children(client, parents)
         return {path: (znode, names.get(path, ())) for path, znode in znodes.items()}

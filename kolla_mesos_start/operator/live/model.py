@@ -13,7 +13,7 @@ from kolla_mesos_start.definition.model import Command, Graph
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.live.election import LiveElection
 from kolla_mesos_start.report import NEVER_READY
-from kolla_mesos_start.tree.publication import Mark
+from kolla_mesos_start.tree.publication import PublicationMark
 from kolla_mesos_start.tree.states import Detail, Unmet
 
 # In exec mode the agent is replaced by the daemon, and not its parent.
@@ -141,7 +141,7 @@ class LiveService(NamedTuple):
 class Publication(NamedTuple):
     """The last publication if it has not finished, and whether one is running now."""
 
-    mark: Mark | None
+    mark: PublicationMark | None
     is_running: bool
 
     @property

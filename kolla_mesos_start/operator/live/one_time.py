@@ -126,7 +126,7 @@ def _service(client: OperatorClient, znodes: Znodes, role: str) -> str:
 
 def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
     client = invocation.client
-    definition = connection.znodes(client, [znodes.definition])[znodes.definition]
+    definition = client.read([znodes.definition])[znodes.definition]
     if definition is None:
         raise NotThere(f"{znodes.definition} is not published any more")
     try:
@@ -134,7 +134,7 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
     except BadDefinition as error:
         raise BadDefinition([f"{znodes.definition}: {issue}" for issue in error.issues]) from error
     wanted = {name: places(znodes, name) for name in variable_names(early_texts(document))}
-    found = connection.znodes(client, [place for each in wanted.values() for place in each])
+    found = client.read([place for each in wanted.values() for place in each])
     values = {
         name: znode.data.decode(errors="replace")
         for name, each in wanted.items()
@@ -170,7 +170,7 @@ def read_record(client: OperatorClient, one: OneTime) -> Record:
     names = connection.children(client, [at.generations])[at.generations]
     floor = one.znodes.token_floor
     marks = [f"{at.generations}/{each}" for each in names]
-    found = connection.znodes(client, [at.state, at.detail, *marks, floor])
+    found = client.read([at.state, at.detail, *marks, floor])
     view = {children_of(at.generations): names, **{data_of(path): each for path, each in found.items()}}
     token = states.largest_token(found[at.detail], found[floor])
     is_done = states.is_done(one.command, one.znodes, view)
@@ -259,7 +259,7 @@ def _change(client: OperatorClient, one: OneTime, contender: str, plan: Plan) ->
 
 
 def _may_try_again(client: OperatorClient, one: OneTime, contender: str) -> bool:
-    found = connection.znodes(client, [contender, *one.versions])
+    found = client.read([contender, *one.versions])
     same = all((each := found[path]) and each.stat.version == one.versions[path] for path in one.versions)
     return bool(same and found[contender])
 

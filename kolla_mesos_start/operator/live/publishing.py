@@ -30,7 +30,7 @@ from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroo
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.operator.validation.rules import validate
-from kolla_mesos_start.tree.publication import RESTORE, Mark
+from kolla_mesos_start.tree.publication import RESTORE, PublicationMark
 
 SHOWN = 5  # names, in a message
 
@@ -174,7 +174,7 @@ class Publishing:
             self._note(f"warning: every client can read {_named(secrets)}: restrict access with acl.yml")
 
 
-def _require_restored(interrupted: Mark) -> None:
+def _require_restored(interrupted: PublicationMark) -> None:
     if interrupted.what == RESTORE:
         raise UnfinishedRestore(
             f"{interrupted}, so one-time commands that are done may run again: restore again, or, without the"
@@ -182,7 +182,7 @@ def _require_restored(interrupted: Mark) -> None:
         )
 
 
-def _left_over(interrupted: Mark | None, before: Nodes, change: Change) -> tuple[str, ...]:
+def _left_over(interrupted: PublicationMark | None, before: Nodes, change: Change) -> tuple[str, ...]:
     """The published services of an interrupted publication that this one neither writes nor removes."""
     there = {service.name for service in published.deployment(before).services}
     there -= {service.name for service in change.source.deployment.services} | set(change.old.services)

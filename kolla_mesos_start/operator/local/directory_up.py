@@ -43,7 +43,7 @@ PROGRAM = "kolla_mesos_ctl"
 LOCK = "kolla_mesos_up.lock"  # in the place of a run, which shows that it is one
 PREFIX = "kolla-up-"  # of a place that is not given
 ENVIRONMENT = "env"
-PORT, ROOT = "port", "root"  # variables that each container is given
+PORT = "port"  # the variable that each container is given
 
 
 class PlaceInUse(AgentError):
