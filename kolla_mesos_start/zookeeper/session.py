@@ -1,7 +1,7 @@
 """One ZooKeeper session in one thread, on kazoo's wire format.
 
-A session is a `loop.EventSource`. It reconnects for ever: no failure of the connection is an error. Exceptions
-of handlers and callbacks pass through `run`.
+A session is a `loop.EventSource`. It reconnects for ever: no failure of the connection is an error.
+Exceptions of handlers and callbacks pass through `run`.
 """
 
 from __future__ import annotations

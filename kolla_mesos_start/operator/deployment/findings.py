@@ -6,7 +6,7 @@ Pure, except for reading a file again to find a line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Callable, NamedTuple
 
 from kolla_mesos_start.operator.deployment import formats
@@ -62,82 +62,71 @@ def first_lines(uses: Iterable[tuple[str, int]]) -> dict[str, int]:
     return found
 
 
-class Findings:
-    """Collects findings about znodes, which are named by their path below the deployment.
+class Issue(NamedTuple):
+    """A mistake in the znode `node`, a path below the deployment; `located` turns it into a Finding.
 
-    Errors in `lenient` services are warnings.
+    It is in the value at `label`, or on a `line` of the text. With both, `line` is relative to the text at
+    the label. If `label` is None, the message is one of the agent's parser, and begins with the label. Of
+    several issues `about` the same on one line, the first is kept, or the first error.
     """
 
-    def __init__(self, sources: Sources, lenient: Iterable[str] = ()) -> None:
-        self._found: dict[tuple[str, int | None, str], Finding] = {}
-        self._sources = sources
-        self._lenient = tuple(f"{service}/" for service in lenient)
-        self._places: dict[str, Mapping[str, TextPlace]] = {}
+    severity: str
+    node: str
+    message: str
+    label: str | None = ""
+    line: int | None = None
+    about: str = ""
 
-    @property
-    def found(self) -> Sequence[Finding]:
-        """All findings, in the order in which they were added."""
-        return list(self._found.values())
 
-    def knows(self, node: str) -> bool:
-        """Whether it is in the directory."""
-        return node in self._sources
+def located(issues: Iterable[Issue], sources: Sources, lenient: Iterable[str] = ()) -> list[Finding]:
+    """The findings for issues, in the same order: each with its file and line.
 
-    def add(
-        self,
-        severity: str,
-        node: str,
-        message: str,
-        *,
-        label: str = "",
-        line: int | None = None,
-        about: str = "",
-    ) -> None:
-        """Add a finding about `node`: about its value at `label`, or the given line of its text.
-
-        With both, `line` is relative to the text at the label. Nothing is added about znodes that are not
-        in the directory. Of several findings `about` the same on one line, the first is kept, or the first
-        error.
-        """
-        source = self._sources.get(node)
-        if source is not None:
-            at = self._line(source, label, line) if source.read else line
-            self._add(node, Finding(severity, source.file, at, message), about)
-
-    def add_issue(self, severity: str, node: str, issue: str) -> None:
-        """Add an issue of the agent's parser, which begins with the label of the wrong value."""
-        source = self._sources.get(node)
-        if source is not None:
-            labels = [label for label in self._places_of(source) if label and _begins(issue, label)]
-            at = self._line(source, max(labels, key=len, default=""), None)
-            parsed = from_issue(source.file, issue, severity)
-            # An alias repeats a mistake in several commands.
-            about = re.sub(r"^(commands\.[^.:]+|service\.daemon)\.", "", issue)
-            self._add(node, parsed if parsed.line else parsed._replace(line=at), about)
-
-    def _add(self, node: str, finding: Finding, about: str = "") -> None:
-        if f"{node}/".startswith(self._lenient):
-            finding = finding._replace(severity=WARNING)
-        key = (finding.file, finding.line, about or finding.message)
-        before = self._found.get(key)
+    Issues of znodes that are not in the directory are left out. Errors in `lenient` services are warnings.
+    """
+    below = tuple(f"{service}/" for service in lenient)
+    places: dict[str, Mapping[str, TextPlace]] = {}
+    found: dict[tuple[str, int | None, str], Finding] = {}
+    for issue in issues:
+        source = sources.get(issue.node)
+        if source is None:
+            continue
+        if source.file not in places:
+            places[source.file] = formats.places(source.read()) if source.read else {}
+        if f"{issue.node}/".startswith(below):
+            issue = issue._replace(severity=WARNING)
+        finding = _located(issue, source, places[source.file])
+        key = (finding.file, finding.line, issue.about or _without_command(issue) or finding.message)
+        before = found.get(key)
         if before is None or (before.severity, finding.severity) == (WARNING, ERROR):
-            self._found[key] = finding
+            found[key] = finding
+    return list(found.values())
 
-    def _line(self, source: DataSource, label: str, line: int | None) -> int | None:
-        places = self._places_of(source)
-        full = f"{source.label}.{label}".strip(".")
-        # A missing key has no line: take that of the object.
-        while full and full not in places:
-            full = full[: max(full.rfind("."), full.rfind("["), 0)]
-        place = places.get(full)
-        if place is None or (not full and not line):
-            return line
-        return place.line if line is None else place.text + line - 1
 
-    def _places_of(self, source: DataSource) -> Mapping[str, TextPlace]:
-        if source.file not in self._places and source.read is not None:
-            self._places[source.file] = formats.places(source.read())
-        return self._places.get(source.file, {})
+def _located(issue: Issue, source: DataSource, places: Mapping[str, TextPlace]) -> Finding:
+    if issue.label is not None:
+        line = _line(source.label, issue.label, issue.line, places)
+        return Finding(issue.severity, source.file, line, issue.message)
+    parsed = from_issue(source.file, issue.message, issue.severity)
+    labels = [label for label in places if label and _begins(issue.message, label)]
+    line = _line(source.label, max(labels, key=len, default=""), None, places)
+    return parsed if parsed.line else parsed._replace(line=line)
+
+
+def _without_command(issue: Issue) -> str:
+    """A parser's message without its command: an alias repeats a mistake in several commands."""
+    parsed = issue.label is None
+    return re.sub(r"^(commands\.[^.:]+|service\.daemon)\.", "", issue.message) if parsed else ""
+
+
+def _line(outer: str, label: str, line: int | None, places: Mapping[str, TextPlace]) -> int | None:
+    full = f"{outer}.{label}".strip(".")
+    # A missing key has no line: take that of the object.
+    while full and full not in places:
+        full = full[: max(full.rfind("."), full.rfind("["), 0)]
+    place = places.get(full)
+    if place is None or (not full and not line):
+        return line
+    return place.line if line is None else place.text + line - 1
 
 
 def _begins(issue: str, label: str) -> bool:

@@ -38,10 +38,11 @@ from kolla_mesos_start.operator.deployment.findings import (
     WARNING,
     DataSource,
     Finding,
-    Findings,
+    Issue,
     first_lines,
     from_issue,
     line_in,
+    located,
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate
 from kolla_mesos_start.operator.terminal.suggestions import nearest
@@ -167,16 +168,16 @@ class _LayoutPass:
             known = {**others, **values}
         if self.is_unread(project):
             return values
-        found = Findings(raw.sources)
+        issues = []
         for label, message in problems.items():
             name = next(
                 name for name in raw.values if label == name or label.startswith((f"{name}.", f"{name}["))
             )
-            found.add(ERROR, name, message, label=label[len(name) :].lstrip("."))
+            issues.append(Issue(ERROR, name, message, label[len(name) :].lstrip(".")))
         for name, value in raw.values.items():
             for line, what in _slips(value, known.keys()):
-                found.add(WARNING, name, f"{name} {what}", line=line)
-        self.mistakes += found.found
+                issues.append(Issue(WARNING, name, f"{name} {what}", line=line))
+        self.mistakes += located(issues, raw.sources)
         return values
 
     def rendered(self, label: str, value: Any, known: Mapping[str, Any], problems: dict[str, str]) -> Any:
@@ -271,8 +272,7 @@ class _LayoutPass:
 
     def files(self, service: str, document: Mapping[str, Any], found: list[Finding]) -> dict[str, bytes]:
         """The contents of the files whose `source` a graph names."""
-        contents = {}
-        at = Findings(self.sources)
+        contents, issues = {}, []
         for label, name, source in _sources(document):
             there = [path for path in source if (self.root / path).is_file()]
             # Absolute paths were on the host of the deploy tool.
@@ -280,7 +280,7 @@ class _LayoutPass:
             for path in absent:
                 beside = [each.name for each in (self.root / path).parent.glob("*")]
                 what = f"{path} does not exist{nearest(Path(path).name, beside)}"
-                at.add(ERROR, service, f"{label}: {what}", label=label)
+                issues.append(Issue(ERROR, service, f"{label}: {what}", label))
             for path in there:
                 directory.check_link(self.root / path, self.root)
                 self.sources.setdefault(f"{service}/{FILES}/{name}", DataSource(path))
@@ -289,8 +289,9 @@ class _LayoutPass:
             if there or absent or len(source) > 1:
                 contents[name] = b"\n".join((self.root / path).read_bytes() for path in there)
                 if len(contents[name]) > MAX_DATA:
-                    at.add(ERROR, service, f"{label}: {directory.too_large(contents[name])}", label=label)
-        found += at.found
+                    what = directory.too_large(contents[name])
+                    issues.append(Issue(ERROR, service, f"{label}: {what}", label))
+        found += located(issues, self.sources)
         return contents
 
 

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -30,8 +30,9 @@ from kolla_mesos_start.operator.deployment.findings import (
     WARNING,
     DataSource,
     Finding,
-    Findings,
+    Issue,
     counted,
+    located,
 )
 
 NAME = "launch"  # of the file
@@ -68,27 +69,26 @@ class LaunchFile(NamedTuple):
         """Whether it has one container on each host of its role."""
         return self.of(service).replicas == EACH
 
-    def too_few(self, service: str, wanted: int) -> Sequence[Finding]:
+    def located(self, issues: Iterable[Issue]) -> Sequence[Finding]:
+        """The findings for issues of this file, whose node is NAME."""
+        return located(issues, {NAME: self.source})
+
+    def too_few(self, service: str, wanted: int) -> Iterator[Issue]:
         """An error if the role has fewer hosts than the service wants containers."""
         hosts = self.hosts_of(service)
         if not hosts or wanted <= len(hosts):
-            return ()
-        found = Findings({NAME: self.source})
+            return
         what = (
             f"{service} wants {counted(wanted, 'container')}, and its role {self.of(service).placement} has"
             f" {counted(len(hosts), 'host')}: add hosts, or lower `instances` of its definition"
         )
-        found.add(ERROR, NAME, what, label=self.label(service, "placement"))
-        return found.found
+        yield Issue(ERROR, NAME, what, self.label(service, "placement"))
 
-    def shared_ports(
-        self, ports: Mapping[str, Sequence[int]], wanted: Mapping[str, int]
-    ) -> Sequence[Finding]:
+    def shared_ports(self, ports: Mapping[str, Sequence[int]], wanted: Mapping[str, int]) -> Iterator[Issue]:
         """Ports that two services use on one named host, unless they have their own networks.
 
         A launcher other than Kubernetes gives a container the host's network if launch.yml names none.
         """
-        found = Findings({NAME: self.source})
         users: dict[tuple[str, int], str] = {}
         for service in ports:
             hosts = self.hosts_of(service)
@@ -96,18 +96,17 @@ class LaunchFile(NamedTuple):
                 for port in ports[service] if self.of(service).network != OWN else ():
                     other = users.setdefault((host, port), service)
                     if other != service:
-                        self._add_shared(found, host, port, service, other)
-        return found.found
+                        yield self._shared_port(host, port, service, other)
 
-    def _add_shared(self, found: Findings, host: str, port: int, service: str, other: str) -> None:
+    def _shared_port(self, host: str, port: int, service: str, other: str) -> Issue:
         what = (
             f"ports: {port} of {service} is a port of {other} too, and both run on {host}: choose another one"
         )
         certain = self.of(service).network == self.of(other).network == HOST
         if not certain:
             what += f", or give each its own network (`network: {OWN}`)"
-        label = self.label(service, "ports")
-        found.add(ERROR if certain else WARNING, NAME, what, label=label, about=f"{port} {service} {other}")
+        severity, about = ERROR if certain else WARNING, f"{port} {service} {other}"
+        return Issue(severity, NAME, what, self.label(service, "ports"), about=about)
 
 
 def hosts_from(named: Sequence[str], wanted: int) -> Sequence[str]:
@@ -135,10 +134,8 @@ def parse(
     )
     if not reading.issues:
         _check_placed(reading, launch)
-    found = Findings({NAME: source})
-    for issue in reading.issues:
-        found.add_issue(ERROR, NAME, issue)
-    return LaunchFile() if reading.issues else launch, found.found
+    findings = launch.located(Issue(ERROR, NAME, issue, None) for issue in reading.issues)
+    return LaunchFile() if reading.issues else launch, findings
 
 
 def _hosts(reading: Reading, given: Mapping[str, object]) -> Mapping[str, Sequence[str]]:

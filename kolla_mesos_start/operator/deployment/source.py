@@ -24,7 +24,14 @@ from kolla_mesos_start.operator.deployment.directory import (
     Given,
     is_znode_name,
 )
-from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Findings, from_issue
+from kolla_mesos_start.operator.deployment.findings import (
+    ERROR,
+    DataSource,
+    Finding,
+    Issue,
+    from_issue,
+    located,
+)
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
 
 
@@ -131,10 +138,8 @@ def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequenc
     except BadDefinition as error:
         return None, {}, [from_issue(path.name, issue) for issue in error.issues]
     sources = {acl.NODE: DataSource(path.name, read=path.read_bytes)}
-    wrong = Findings(sources)
-    for label, issue in issues:
-        wrong.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
-    return plan, sources, wrong.found
+    wrong = (Issue(ERROR, acl.NODE, f"{label}: {issue}", label) for label, issue in issues)
+    return plan, sources, located(wrong, sources)
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, Given]:

@@ -112,7 +112,7 @@ def plan(
         if len(own) > wanted:
             raise BadUsage(f"--host: {len(own)} names for {wanted} containers of {service.name}")
         if not own and service.name not in counts:
-            refuse(deployment.launch.too_few(service.name, wanted))
+            refuse(deployment.launch.located(deployment.launch.too_few(service.name, wanted)))
         named = [*own, *deployment.launch.hosts_of(service.name)]
         found += [(service.name, host) for host in hosts_from(named, wanted)]
     if not found:

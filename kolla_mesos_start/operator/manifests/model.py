@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from kolla_mesos_start.operator.deployment.container_settings import (
     is_port,
 )
 from kolla_mesos_start.operator.deployment.directory import Contents, Deployment, Service
-from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Findings
+from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, Finding, Issue, located
 from kolla_mesos_start.operator.deployment.launch import NAME, LaunchFile
 from kolla_mesos_start.operator.ensemble.services import template_texts
 from kolla_mesos_start.operator.manifests.names import name_of, names_of
@@ -235,34 +235,29 @@ def shared_place(project: str, name: str) -> str:
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
     """The model, and the errors in launch.yml. The definitions must be valid."""
     launch = deployment.launch
-    found = Findings(
-        {
-            **deployment.sources,
-            NAME: launch.source if launch.source.file else launch.source._replace(file="launch.yml"),
-        }
-    )
+    source = launch.source if launch.source.file else launch.source._replace(file="launch.yml")
+    sources = {**deployment.sources, NAME: source}
     if not (launch.zookeeper or launch.services) and launch.defaults == ContainerSettings():
         what = (
             "is missing or empty: `zookeeper` and each service's `image` are required; see manifests --help"
         )
-        found.add(ERROR, NAME, what)
-        return Model(site.deployment, ()), found.found
+        return Model(site.deployment, ()), located([Issue(ERROR, NAME, what)], sources)
+    issues: list[Issue] = []
     if not launch.zookeeper:
-        found.add(ERROR, NAME, "zookeeper: is required: h1:2181,h2:2181 as the containers reach them")
+        what = "zookeeper: is required: h1:2181,h2:2181 as the containers reach them"
+        issues.append(Issue(ERROR, NAME, what))
     services = sorted(directory.enabled(deployment))
     names = names_of(each.name for each in services)
     workloads = [
-        _WorkloadReader(found, deployment, site, service).workload(names[service.name])
+        _WorkloadReader(issues, deployment, site, service).workload(names[service.name])
         for service in services
     ]
-    _check_ports_read(found, deployment, site, workloads)
-    return Model(site.deployment, workloads), found.found
+    issues += _ports_read(deployment, site, workloads)
+    return Model(site.deployment, workloads), located(issues, sources)
 
 
-def _check_ports_read(
-    found: Findings, deployment: Deployment, site: Site, workloads: Sequence[Workload]
-) -> None:
-    """Find ports that templates read from services that register none."""
+def _ports_read(deployment: Deployment, site: Site, workloads: Sequence[Workload]) -> Iterator[Issue]:
+    """Warnings about ports that templates read from services that register none."""
     without = {
         each.service
         for each in workloads
@@ -280,7 +275,7 @@ def _check_ports_read(
                     f"{text.label} of {service.name} reads a port of {other}, which registers none: add"
                     f" `ports` to services.{other} in launch.yml"
                 )
-                found.add(WARNING, node, what, line=line if file else None)
+                yield Issue(WARNING, node, what, line=line if file else None)
 
 
 def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:
@@ -292,8 +287,8 @@ def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes
 class _WorkloadReader:
     """Makes the workload of one service."""
 
-    def __init__(self, found: Findings, deployment: Deployment, site: Site, service: Service) -> None:
-        self.found, self.site, self.service = found, site, service
+    def __init__(self, issues: list[Issue], deployment: Deployment, site: Site, service: Service) -> None:
+        self.issues, self.site, self.service = issues, site, service
         self.launch: LaunchFile = deployment.launch
         self.settings: ContainerSettings = self.launch.of(service.name)
         self.known = _known(deployment, site, service)
@@ -346,12 +341,12 @@ class _WorkloadReader:
                 what += "something else is mounted at its directory: choose another one"
             else:
                 continue
-            self.found.add(ERROR, self.service.name, what)
+            self.issues.append(Issue(ERROR, self.service.name, what))
 
     def image(self) -> str:
         if self.settings.image is None:
             what = f"image: is required: {self.service.name} has none, nor has `defaults`"
-            self.found.add(ERROR, NAME, what, label=f"services.{self.service.name}")
+            self.issues.append(Issue(ERROR, NAME, what, f"services.{self.service.name}"))
             return ""
         image = self.rendered("image", self.settings.image)
         reference = IMAGE.fullmatch(image or "")
@@ -361,7 +356,8 @@ class _WorkloadReader:
                 self.wrong("image", f"{what}, found {image!r}")
         elif not (reference["tag"] or reference["digest"]):
             what = f"image: {image} of {self.service.name} has no tag: each host takes what is `latest` there"
-            self.found.add(WARNING, NAME, what, label=self.launch.label(self.service.name, "image"))
+            label = self.launch.label(self.service.name, "image")
+            self.issues.append(Issue(WARNING, NAME, what, label))
         return image or ""
 
     def ports(self) -> Sequence[int]:
@@ -424,7 +420,8 @@ class _WorkloadReader:
         return None
 
     def wrong(self, key: str, what: str) -> None:
-        self.found.add(ERROR, NAME, f"{key}: {what}", label=self.launch.label(self.service.name, key))
+        label = self.launch.label(self.service.name, key)
+        self.issues.append(Issue(ERROR, NAME, f"{key}: {what}", label))
 
 
 def _is_restarted(graph: Graph) -> bool:

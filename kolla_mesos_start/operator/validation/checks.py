@@ -37,7 +37,7 @@ _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)
 _SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token)($|_)")
 
 
-class Issue(NamedTuple):
+class ServiceIssue(NamedTuple):
     """A mistake in a znode of the deployment, at the `label` in its value.
 
     `others` are places of the same mistake in other services.
@@ -100,7 +100,7 @@ def needs(readings: Iterable[ServiceReading]) -> Iterator[ServiceNeed]:
                 yield ServiceNeed(each, command, dependency, f"{command.label}.dependencies[{index}]")
 
 
-def check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def check(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """All mistakes between services, and between the commands of one service."""
     for one in CHECKS:
         yield from one(readings)
@@ -109,16 +109,16 @@ def check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
 # -- dependencies -------------------------------------------------------------------------------------
 
 
-def same_role(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def same_role(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     owners: dict[str, ServiceReading] = {}
     for each in (each for each in readings if each.enabled):
         first = owners.setdefault(each.role, each)
         if first is not each:
             message = f"{first.name} and {each.name} have the same role, {each.role!r}: rename one of them"
-            yield Issue(ERROR, each.name, "", message, [(first.name, "")])
+            yield ServiceIssue(ERROR, each.name, "", message, [(first.name, "")])
 
 
-def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     roles = by_role(readings)
     by_name = {each.name: each for each in readings}
     for service, _, dependency, label in needs(readings):
@@ -133,7 +133,7 @@ def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
             reason = _why_not_provided(service, dependency, owner)
         if reason:
             path = what if isinstance(dependency, Members) else dependency.path
-            yield Issue(ERROR, service.name, label, f"{path}: {reason}")
+            yield ServiceIssue(ERROR, service.name, label, f"{path}: {reason}")
 
 
 def _why_not_provided(
@@ -154,7 +154,7 @@ def _why_not_provided(
     return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands)}"
 
 
-def cycles(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def cycles(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Cycles across services; the agent's parser finds those inside one service."""
     labels: dict[tuple[str, str], tuple[str, str]] = {}
     edges: dict[str, list[str]] = {}
@@ -172,7 +172,7 @@ def cycles(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
         places = [labels[step] for step in steps if step in labels]
         if len({name.split("/")[0] for name in path}) > 1:
             (node, label), *others = places
-            yield Issue(ERROR, node, label, f"a cycle across services: {' -> '.join(path)}", others)
+            yield ServiceIssue(ERROR, node, label, f"a cycle across services: {' -> '.join(path)}", others)
 
 
 def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
@@ -186,7 +186,7 @@ def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
         return [*found[first:], *found[:first], found[first]]
 
 
-def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     roles = by_role(readings)
     by_name = {each.name: each for each in readings}
     for service, _, dependency, label in needs(readings):
@@ -201,10 +201,10 @@ def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
                 f"count {count} of {owner.name}, of which {owner.wanted} "
                 f"{'is' if owner.wanted == 1 else 'are'} wanted (`instances` in its `service`)"
             )
-            yield Issue(ERROR, service.name, label, message)
+            yield ServiceIssue(ERROR, service.name, label, message)
 
 
-def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Dependencies of scope local on a service that never runs on the same host."""
     roles = by_role(readings)
     for service, _, dependency, label in needs(readings):
@@ -217,13 +217,13 @@ def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Issu
                 f"{dependency.path} of scope local is never on {', '.join(alone)}: "
                 f"{owner.name} has values for {', '.join(sorted(owner.hosts))}"
             )
-            yield Issue(ERROR, service.name, label, message)
+            yield ServiceIssue(ERROR, service.name, label, message)
 
 
 # -- the commands of one service ------------------------------------------------------------------------
 
 
-def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     waiting: dict[str, str] = {}
     for service, command, dependency, _ in needs(readings):
         if isinstance(dependency, Dependency) and dependency.is_daemon and dependency.role != service.role:
@@ -237,29 +237,29 @@ def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[Issue]
                 f"{waiting[each.role]} waits for it, but it has no `ready` check: unless it notifies, it "
                 f"counts as ready after {daemon.ready.value:g} s"
             )
-            yield Issue(WARNING, each.name, daemon.label, message)
+            yield ServiceIssue(WARNING, each.name, daemon.label, message)
 
 
-def keys_beside_the_daemon(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def keys_beside_the_daemon(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Keys there are for schedulers and ignored, but no scheduler has these."""
     for each in readings:
         for key in sorted(MISPLACED & each.service_keys):
-            yield Issue(
+            yield ServiceIssue(
                 WARNING, each.name, f"service.{key}", f"is ignored: it belongs under service.{DAEMON}"
             )
 
 
-def mixed_generations(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def mixed_generations(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     for each in readings:
         once = [command for command in each.graph.commands if command.run_once] if each.graph else []
         with_one = [command.name for command in once if command.generation]
         for command in once if with_one else ():
             if not command.generation:
                 message = f"no generation, but {with_one[0]} has one: an upgrade does not run it again"
-                yield Issue(WARNING, each.name, command.label, message)
+                yield ServiceIssue(WARNING, each.name, command.label, message)
 
 
-def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Dependencies on a generation that no container will have."""
     roles = by_role(readings)
     for service, _, dependency, label in needs(readings):
@@ -274,7 +274,7 @@ def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[I
             target = next((each for each in owner.graph.commands if each.path == dependency.path), None)
             wrong = _no_such_mark(dependency, target) if target else ""
         if wrong:
-            yield Issue(ERROR, service.name, label, f"{dependency.path}: {wrong}")
+            yield ServiceIssue(ERROR, service.name, label, f"{dependency.path}: {wrong}")
 
 
 def _no_such_image(generation: str, owner: ServiceReading) -> str:
@@ -297,7 +297,7 @@ def _no_such_mark(dependency: Dependency, target: Command) -> str:
     return ""
 
 
-def retirements(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def retirements(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Daemons whose `retired_by` can never have an effect, or always has one."""
     roles = by_role(readings)
     for each in readings:
@@ -313,13 +313,15 @@ def retirements(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
         else:
             wrong = _cannot_retire(owner, owner.graph, daemon.retired_by, name)
         if wrong:
-            yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}")
+            yield ServiceIssue(
+                ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}"
+            )
         if any(command.generation == IMAGE for command in each.graph.commands):
             message = (
                 "never ends a container: a command here has the generation of the image that runs it; give it"
                 " a published generation by a variable: '{{ release }}'"
             )
-            yield Issue(ERROR, each.name, f"{daemon.label}.retired_by", message)
+            yield ServiceIssue(ERROR, each.name, f"{daemon.label}.retired_by", message)
 
 
 def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) -> str:
@@ -332,7 +334,7 @@ def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) ->
     return "" if target.generation else "it has no generation"
 
 
-def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Programs whose name is similar to another one in the same definition."""
     for each in readings:
         runs: dict[str, list[Command]] = {}
@@ -344,7 +346,7 @@ def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
             # If both occur equally often, the later one is reported.
             if other and (len(runs[other]), list(runs).index(name)) > (len(own), list(runs).index(other)):
                 message = f"runs {name!r}, but {runs[other][0].name} runs {other!r}: is one misspelt?"
-                yield Issue(WARNING, each.name, f"{own[0].label}.command", message)
+                yield ServiceIssue(WARNING, each.name, f"{own[0].label}.command", message)
 
 
 def _program(command: Command) -> str:
@@ -361,13 +363,13 @@ def _is_misspelt(name: str, other: str) -> bool:
     return long and ends and not re.search("[0-9]", name + other) and bool(slip(name, [other]))
 
 
-def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     for each in readings:
         for steps in each.steps.values():
             yield from _files_in_the_way(each.name, steps)
 
 
-def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[Issue]:
+def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[ServiceIssue]:
     """Different files with the same `dest`, and a `dest` below another one."""
     places: dict[str, tuple[Command, File]] = {}
     for step in steps:
@@ -375,13 +377,13 @@ def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[Issue]:
             command, other = places.setdefault(normpath(file.dest), (step.command, file))
             if other != file:
                 message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
-                yield Issue(ERROR, service, _dest(step.command, file), message)
+                yield ServiceIssue(ERROR, service, _dest(step.command, file), message)
     for dest, (command, file) in places.items():
         above = next((path for path in _above(dest) if path in places), None)
         if above is not None:
             other = places[above][1]
             message = f"{dest} is below {above}, where the file {other.name!r} is written"
-            yield Issue(ERROR, service, _dest(command, file), message)
+            yield ServiceIssue(ERROR, service, _dest(command, file), message)
 
 
 def _dest(command: Command, file: File) -> str:
@@ -393,7 +395,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Two daemons on the same named host that are checked at the same port."""
     users: dict[tuple[str, int], str] = {}
     for each in readings:
@@ -404,16 +406,16 @@ def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
             if other != each.name:
                 label = f"service.{DAEMON}.ready"
                 message = f"port {port} of host {host} is used by {other} too"
-                yield Issue(ERROR, each.name, label, message, [(other, label)])
+                yield ServiceIssue(ERROR, each.name, label, message, [(other, label)])
 
 
-def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """URLs with an impossible port; the agent's parser checks that of `tcp`."""
     for each in readings:
         for daemon in (step for steps in each.steps.values() for step in steps if step.ready):
             if daemon.ready and daemon.ready.kind == "http" and _bad_port(str(daemon.ready.value)):
                 message = "expected a port from 1 to 65535 in its URL"
-                yield Issue(ERROR, each.name, f"service.{DAEMON}.ready.http", message)
+                yield ServiceIssue(ERROR, each.name, f"service.{DAEMON}.ready.http", message)
 
 
 def _bad_port(url: str) -> bool:
@@ -436,7 +438,7 @@ def _port(ready: Ready) -> int | None:
         return None
 
 
-def elections(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
+def elections(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Elections that are never decided, or whose position command does harm."""
     for each in readings:
         daemon = each.graph.daemon if each.graph else None
@@ -449,17 +451,17 @@ def elections(readings: Sequence[ServiceReading]) -> Iterator[Issue]:
                 f"{election.members}, but the service has {counted(each.wanted, 'instance')}: an election"
                 " waits for every member, and no other host takes part"
             )
-            yield Issue(ERROR, each.name, f"{label}.members", message)
+            yield ServiceIssue(ERROR, each.name, f"{label}.members", message)
         if daemon.ready and daemon.ready.kind in ("default", "alive"):
             message = (
                 "with an election, expected a check that holds only for a member of a working cluster, not"
                 " for any daemon that runs"
             )
-            yield Issue(WARNING, each.name, f"{daemon.label}.ready", message)
+            yield ServiceIssue(WARNING, each.name, f"{daemon.label}.ready", message)
         command = next((one for one in each.graph.commands if one.path == election.position), None)
         if command:
             for message in _bad_position(command, daemon):
-                yield Issue(WARNING, each.name, f"{label}.position", message)
+                yield ServiceIssue(WARNING, each.name, f"{label}.position", message)
 
 
 def _bad_position(command: Command, daemon: Command) -> Iterator[str]:

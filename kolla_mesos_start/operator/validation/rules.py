@@ -31,10 +31,12 @@ from kolla_mesos_start.operator.deployment.findings import (
     ERROR,
     WARNING,
     Finding,
-    Findings,
+    Issue,
+    Sources,
     first_lines,
     in_order,
     line_in,
+    located,
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate, Template
 from kolla_mesos_start.operator.ensemble import services
@@ -180,56 +182,88 @@ def validate(
     Parts without a source are published already, and are not checked themselves. `given` are variables of
     KOLLA_VARIABLES_DIR, which have precedence. Every secret has a value.
     """
-    found = Findings(deployment.sources, (each.name for each in deployment.services if not each.enabled))
-    _check_values(found, deployment, given)
-    known = Templates()
+    sources, disabled = deployment.sources, [each.name for each in deployment.services if not each.enabled]
+    issues = [*_wrong_values(deployment, given)]
     readings = []
+    known = Templates()
     for service in deployment.services:
         znodes = Znodes("", deployment_id, service.name, "")
-        reader = _ServiceReader(found, known, deployment, service, znodes, missing_is_empty, given)
+        reader = _ServiceReader(known, deployment, service, znodes, missing_is_empty, given)
         readings.append(reader.read())
-    for issue in checks.check(readings):
-        places = [(issue.node, issue.label), *issue.others]
-        node, label = next((place for place in places if place[0] in deployment.sources), places[0])
-        found.add(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label=label)
-    _check_acl(found, deployment)
-    _check_hosts(found, deployment)
-    short = [finding for each in readings if found.knows(each.name) for finding in _too_few(deployment, each)]
-    shared = _check_ports(deployment, deployment_id, readings, given)
-    wrong = [*deployment.mistakes, *_bad_given(given), *found.found, *short, *shared]
+        issues += reader.issues
+    issues += _wrong_between(readings, sources)
+    issues += [*_wrong_in_acl(deployment), *_unknown_hosts(deployment)]
+    launch_issues = [*_wrong_in_launch(deployment, deployment_id, readings, given)]
+    wrong = [
+        *deployment.mistakes,
+        *_bad_given(given),
+        *located(issues, sources, disabled),
+        *deployment.launch.located(launch_issues),
+    ]
     return in_order([*wrong, *_unused(deployment, wrong)])
 
 
-def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
-    """Unused files and variables. An error may be the cause, so there must be none."""
-    if deployment.unread or any(each.severity == ERROR for each in wrong):
-        return ()
-    places = {each.place for each in wrong}
-    return [each for each in unused.unused(deployment) if each.place not in places]
+def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[Issue]:
+    for node, data in directory.nodes(deployment).items():
+        *above, name = node.split("/")
+        if VARIABLES in above[-2:]:
+            why = checks.bad_value(name, data.decode(errors="replace"))
+            if name in given:
+                why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
+            if why:
+                yield Issue(WARNING, node, why)
+    for name, kind in deployment.secrets.items():
+        wrong = None
+        if name not in given:
+            wrong = secret_values.bad_secret(kind, deployment.variables[name].decode(errors="replace"))
+        if wrong:
+            yield Issue(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", name)
 
 
-def _too_few(deployment: Deployment, reading: ServiceReading) -> Sequence[Finding]:
-    """An error if there are fewer hosts than containers, if their number is known."""
-    return deployment.launch.too_few(reading.name, reading.wanted or 0)
+def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
+    for name, value in given.items():
+        why = checks.bad_value(name, value)
+        if why:
+            yield Finding(WARNING, f"{NAME}/{name}", None, why)
 
 
-def _check_hosts(found: Findings, deployment: Deployment) -> None:
-    """Warn of values for hosts that launch.yml does not name, of services with placement."""
+def _wrong_between(readings: Sequence[ServiceReading], sources: Sources) -> Iterator[Issue]:
+    """The issues of `checks`, each at the first of its places that is in the directory."""
+    for issue in checks.check(readings):
+        places = [(issue.node, issue.label), *issue.others]
+        node, label = next((place for place in places if place[0] in sources), places[0])
+        yield Issue(issue.severity, node, f"{label}: {issue.message}" if label else issue.message, label)
+
+
+def _wrong_in_acl(deployment: Deployment) -> Iterator[Issue]:
+    if deployment.acl is not None:
+        enabled = directory.enabled(deployment)
+        used = {each.name: services.used_variables(each.definition, each.files) for each in enabled}
+        for label, issue in acl.check(deployment.acl, used, deployment.variables.keys()):
+            yield Issue(ERROR, acl.NODE, f"{label}: {issue}", label)
+        for label, issue in acl.shared(deployment.acl):
+            yield Issue(WARNING, acl.NODE, f"{label}: {issue}", label)
+
+
+def _unknown_hosts(deployment: Deployment) -> Iterator[Issue]:
+    """Warnings about values for hosts that launch.yml does not name, of services with placement."""
     hosts = {host for names in deployment.launch.hosts.values() for host in names}
     for service in deployment.services:
         for host, values in service.variables.hosts.items():
             if host not in hosts and values and deployment.launch.hosts_of(service.name):
                 node = f"{service.name}/{VARIABLES}/{host}/{next(iter(values))}"
                 what = f"{deployment.launch.source.file} names no host {host!r}{nearest(host, hosts)}"
-                found.add(WARNING, node, what)
+                yield Issue(WARNING, node, what)
 
 
-def _check_ports(
+def _wrong_in_launch(
     deployment: Deployment, deployment_id: str, readings: Sequence[ServiceReading], given: Mapping[str, str]
-) -> Sequence[Finding]:
-    """Mistakes in the ports of launch.yml, as far as their templates can be rendered."""
+) -> Iterator[Issue]:
+    """Mistakes in launch.yml: too few hosts, and ports, as far as their templates can be rendered."""
     deployed = deployment.launch
-    found = Findings({launch.NAME: deployed.source})
+    for each in readings:
+        if each.name in deployment.sources:
+            yield from deployed.too_few(each.name, each.wanted or 0)
     ports: dict[str, list[int]] = {}
     for service in deployment.services:
         texts = deployed.of(service.name).ports
@@ -245,9 +279,9 @@ def _check_ports(
                 ports.setdefault(service.name, []).append(int(port))
             else:
                 what = f"ports: expected a port from 1 to 65535, but {text} is none for {service.name}"
-                found.add(ERROR, launch.NAME, what, label=deployed.label(service.name, "ports"))
+                yield Issue(ERROR, launch.NAME, what, deployed.label(service.name, "ports"))
     wanted = {each.name: each.wanted for each in readings if each.wanted is not None}
-    return [*found.found, *deployed.shared_ports(ports, wanted)]
+    yield from deployed.shared_ports(ports, wanted)
 
 
 def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str | None:
@@ -257,38 +291,12 @@ def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str |
     return None
 
 
-def _check_acl(found: Findings, deployment: Deployment) -> None:
-    if deployment.acl is not None:
-        enabled = directory.enabled(deployment)
-        used = {each.name: services.used_variables(each.definition, each.files) for each in enabled}
-        for label, issue in acl.check(deployment.acl, used, deployment.variables.keys()):
-            found.add(ERROR, acl.NODE, f"{label}: {issue}", label=label)
-        for label, issue in acl.shared(deployment.acl):
-            found.add(WARNING, acl.NODE, f"{label}: {issue}", label=label)
-
-
-def _check_values(found: Findings, deployment: Deployment, given: Mapping[str, str]) -> None:
-    for node, data in directory.nodes(deployment).items():
-        *above, name = node.split("/")
-        if VARIABLES in above[-2:]:
-            why = checks.bad_value(name, data.decode(errors="replace"))
-            if name in given:
-                why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
-            if why:
-                found.add(WARNING, node, why)
-    for name, kind in deployment.secrets.items():
-        wrong = None
-        if name not in given:
-            wrong = secret_values.bad_secret(kind, deployment.variables[name].decode(errors="replace"))
-        if wrong:
-            found.add(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", label=name)
-
-
-def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
-    for name, value in given.items():
-        why = checks.bad_value(name, value)
-        if why:
-            yield Finding(WARNING, f"{NAME}/{name}", None, why)
+def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
+    """Unused files and variables. An error may be the cause, so there must be none."""
+    if deployment.unread or any(each.severity == ERROR for each in wrong):
+        return ()
+    places = {each.place for each in wrong}
+    return [each for each in unused.unused(deployment) if each.place not in places]
 
 
 class Templates(dict[str, Template]):
@@ -304,7 +312,6 @@ class _ServiceReader:
 
     def __init__(
         self,
-        found: Findings,
         templates: Templates,
         deployment: Deployment,
         service: Service,
@@ -313,7 +320,8 @@ class _ServiceReader:
         given: Mapping[str, str],
     ) -> None:
         self.given = given
-        self.found, self.templates, self.deployment = found, templates, deployment
+        self.templates, self.deployment = templates, deployment
+        self.issues: list[Issue] = []
         self.elected: Mapping[str, str] | None = None  # what the daemon's templates see of its election
         self.is_unread = bool(deployment.unread & {"", service.name})
         self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
@@ -343,8 +351,7 @@ class _ServiceReader:
         try:
             return load(self.service.definition)
         except BadDefinition as error:
-            for issue in error.issues:
-                self.found.add_issue(ERROR, self.service.name, issue)
+            self.issues += (Issue(ERROR, self.service.name, issue, None) for issue in error.issues)
             return None
 
     def on_host(self, host: str) -> _OnHost:
@@ -372,11 +379,11 @@ def _service(document: Document) -> Mapping[str, Any]:
 
 
 class _OnHost:
-    """A service with the values of one host, or without a host. Adds its mistakes to the findings."""
+    """A service with the values of one host, or without a host. Adds its mistakes to those of the reader."""
 
     def __init__(self, reader: _ServiceReader, host: str, variables: Mapping[str, str]) -> None:
         self.reader, self.host, self.variables = reader, host, variables
-        self.found, self.service = reader.found, reader.service
+        self.issues, self.service = reader.issues, reader.service
         context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
         self.context = context._replace(election=reader.elected)
         self.known = frozenset(variables) | BUILTIN
@@ -393,7 +400,7 @@ class _OnHost:
         """The rendered commands, as far as they can be rendered; also checks their files."""
         found = []
         # Published services are not checked, to save time.
-        if not self.found.knows(self.service.name):
+        if self.service.name not in self.reader.deployment.sources:
             return ()
         self.check_files(graph)
         # An empty command was reported when it was read.
@@ -409,14 +416,14 @@ class _OnHost:
         found = instances.wanted(document.root, self.render)
         if found is None and instances.LABEL not in self.unsure:
             what = f"{instances.LABEL}: expected a whole number, at most 99999"
-            self.found.add(ERROR, self.service.name, what, label=instances.LABEL)
+            self.issues.append(Issue(ERROR, self.service.name, what, instances.LABEL))
         return found
 
     def add_issues(self, issues: Sequence[str]) -> None:
         for issue in issues:
             at = issue.split(": ")[0]
             if not any(label == at or label.startswith(f"{at}[") for label in self.unsure):
-                self.found.add_issue(ERROR, self.service.name, issue)
+                self.issues.append(Issue(ERROR, self.service.name, issue, None))
 
     # -- files --------------------------------------------------------------------------------------
 
@@ -431,7 +438,7 @@ class _OnHost:
                 self.check_file(file, data)
             elif file.mounted is None and not file.optional:
                 what = f"{label} has no content in files/{self.near(file.name)}"
-                self.found.add(ERROR, self.service.name, what, label=label)
+                self.issues.append(Issue(ERROR, self.service.name, what, label))
 
     def near(self, name: str) -> str:
         """Where the content of a file may be: in a file with a similar name, or in another service."""
@@ -446,13 +453,13 @@ class _OnHost:
         try:
             text = file_text(file.name, data, file.template)
         except CannotRender as error:
-            self.found.add(ERROR, node, error.reason)
+            self.issues.append(Issue(ERROR, node, error.reason))
             return
         if text is not None:
             self.check_text(text, node, "")
         elif file.template and data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            self.found.add(
-                WARNING, node, f"file {file.name}: UTF-16, in which templates are not found: use UTF-8"
+            self.issues.append(
+                Issue(WARNING, node, f"file {file.name}: UTF-16, in which templates are not found: use UTF-8")
             )
 
     # -- templates ----------------------------------------------------------------------------------
@@ -470,12 +477,12 @@ class _OnHost:
             template = self.reader.templates[text.text]
         except BadTemplate as error:
             self.unsure.add(text.label)
-            self.found.add(ERROR, node, f"{text.label}: {error.reason}", label=label, line=error.line)
+            self.issues.append(Issue(ERROR, node, f"{text.label}: {error.reason}", label, line=error.line))
             return ""
         self.check_truths(template, node, label)
         self.check_listed(template, node, text.label, label)
         for line, what in template.slips(self.known):
-            self.found.add(WARNING, node, f"{text.label} {what}", label=label, line=line, about=what)
+            self.issues.append(Issue(WARNING, node, f"{text.label} {what}", label, line=line, about=what))
         strange = template.names.keys() - self.variables.keys() - BUILTIN - {"api_interface"}
         if template.is_plain and not strange and not template.names.keys() & (BUILTIN | {"api_interface"}):
             return template.filled(self.variables)
@@ -491,7 +498,7 @@ class _OnHost:
             rendered = renderer.text(text)
         except CannotRender as error:
             if text.label not in self.unsure:
-                self.found.add(ERROR, node, error.reason, label=label, line=line_in(error.reason))
+                self.issues.append(Issue(ERROR, node, error.reason, label, line=line_in(error.reason)))
             self.unsure.add(text.label)
         missing = first_lines((each.name, each.line) for each in renderer.missing if each.is_variable)
         if missing:
@@ -501,18 +508,20 @@ class _OnHost:
         for name, line in missing.items():
             severity = WARNING if self.reader.missing_is_empty else ERROR
             what = self.missing(name)
-            self.found.add(severity, node, f"{text.label} {what}", label=label, line=line, about=what)
+            self.issues.append(Issue(severity, node, f"{text.label} {what}", label, line=line, about=what))
         for use in renderer.missing:
             name = re.split(r"\W", use.name, maxsplit=1)[0]
             if not use.is_variable and name in self.variables:
                 what = f"needs {use.name}, but {name} is a text without it"
-                self.found.add(ERROR, node, f"{text.label} {what}", label=label, line=use.line, about=what)
+                self.issues.append(
+                    Issue(ERROR, node, f"{text.label} {what}", label, line=use.line, about=what)
+                )
         for name in sorted(strange - template.optional - missing.keys()):
             what, line = self.missing(name), template.names[name]
             if line in missing.values():
                 continue  # Another missing variable on this line may be the reason that it was not read.
             found = f"{text.label} {what}, on a branch that is not taken with these values"
-            self.found.add(WARNING, node, found, label=label, line=line, about=what)
+            self.issues.append(Issue(WARNING, node, found, label, line=line, about=what))
         return rendered
 
     def missing(self, name: str) -> str:
@@ -527,7 +536,9 @@ class _OnHost:
         for name, line in template.truths:
             if to_boolean(self.variables.get(name)) is not None:
                 what = f"tests {name}, a text, which is true even if it is 'false': write {name} | bool"
-                self.found.add(WARNING, node, f"{label}: {what}" if label else what, label=label, line=line)
+                self.issues.append(
+                    Issue(WARNING, node, f"{label}: {what}" if label else what, label, line=line)
+                )
 
     def check_listed(self, template: Template, node: str, what: str, label: str) -> None:
         for name, is_role, line in template.listed:
@@ -536,7 +547,7 @@ class _OnHost:
             if name not in names:
                 kind = "role" if is_role else "name"
                 why = f"lists {name!r}, but no service has this {kind}{nearest(name, names)}"
-                self.found.add(WARNING, node, f"{what} {why}", label=label, line=line, about=why)
+                self.issues.append(Issue(WARNING, node, f"{what} {why}", label, line=line, about=why))
 
 
 @cache

@@ -7,13 +7,13 @@ reported if a template is unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings
 from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service
-from kolla_mesos_start.operator.deployment.findings import WARNING, Finding, Findings
+from kolla_mesos_start.operator.deployment.findings import WARNING, Finding, Issue, located
 from kolla_mesos_start.operator.ensemble import services
 
 # The files of our layout. Those of kolla-mesos and of --variables-from may have other users too.
@@ -26,7 +26,7 @@ REMEDY = "correct its name, or remove it"
 def unused(deployment: Deployment) -> Sequence[Finding]:
     """Warnings about files and variables that no template or definition of the deployment uses."""
     own = {node: source for node, source in deployment.sources.items() if _OWN.fullmatch(source.file)}
-    found = Findings(own)
+    issues: list[Issue] = []
     launch = [deployment.launch.defaults, *deployment.launch.services.values()]
     everywhere = _words(text for settings in launch for text in _launch_texts(settings))
     everywhere |= deployment.acl.variables.keys() if deployment.acl else set()
@@ -36,25 +36,26 @@ def unused(deployment: Deployment) -> Sequence[Finding]:
         files = services.file_names(service.definition)
         if files is None:
             continue  # It can't be read.
-        _add_files(found, service, files)
+        issues += _unused_files(service, files)
         # Otherwise a template is mounted in containers, or is empty because it could not be read.
         if files <= {name for name, data in service.files.items() if data}:
             texts = services.template_texts(service.definition, service.files)
             used[service.name] = everywhere | _words(text.text for text in texts)
-            _add_variables(found, service, used[service.name])
+            issues += _unused_variables(service, used[service.name])
     if enabled and len(used) == len(enabled):
         for name in deployment.variables.keys() - everywhere.union(*used.values()):
-            found.add(WARNING, f"{VARIABLES}/{name}", f"no template uses the variable {name!r}: {REMEDY}")
-    return found.found
+            what = f"no template uses the variable {name!r}: {REMEDY}"
+            issues.append(Issue(WARNING, f"{VARIABLES}/{name}", what))
+    return located(issues, own)
 
 
-def _add_files(found: Findings, service: Service, named: Set[str]) -> None:
+def _unused_files(service: Service, named: Set[str]) -> Iterator[Issue]:
     for name in service.files.keys() - named:
         what = f"no command of {service.name} has this file: name it under `files`, or remove it"
-        found.add(WARNING, f"{service.name}/{FILES}/{name}", what)
+        yield Issue(WARNING, f"{service.name}/{FILES}/{name}", what)
 
 
-def _add_variables(found: Findings, service: Service, used: Set[str]) -> None:
+def _unused_variables(service: Service, used: Set[str]) -> Iterator[Issue]:
     """One warning for each variable, even if it has values for many hosts."""
     places = {f"{host}/": values for host, values in service.variables.hosts.items()}
     reported: set[str] = set()
@@ -62,7 +63,7 @@ def _add_variables(found: Findings, service: Service, used: Set[str]) -> None:
         for name in values.keys() - used - reported:
             reported.add(name)
             what = f"no template of {service.name} uses the variable {name!r}: {REMEDY}"
-            found.add(WARNING, f"{service.name}/{VARIABLES}/{place}{name}", what)
+            yield Issue(WARNING, f"{service.name}/{VARIABLES}/{place}{name}", what)
 
 
 def _launch_texts(settings: ContainerSettings) -> Iterable[str]:
