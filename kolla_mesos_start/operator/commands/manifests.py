@@ -8,12 +8,12 @@ from typing import Callable
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.deployment import source
+from kolla_mesos_start.operator.deployment.findings import refuse
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.manifests.formats import FORMATS, unplaced, write
 from kolla_mesos_start.operator.manifests.model import Model, Site, build
 from kolla_mesos_start.operator.terminal.durations import seconds
-from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.operator.validation.rules import validate
 
 TIMEOUT = 600.0  # seconds for which --post waits

@@ -6,11 +6,10 @@ import argparse
 
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.operator.deployment import acl, source
-from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.deployment.findings import counted, refuse
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import difference, outdated
 from kolla_mesos_start.operator.live.publishing import Publishing
-from kolla_mesos_start.operator.validation.refusal import refuse
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,14 +12,13 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection
 from kolla_mesos_start.operator.deployment import directory, secrets_file, source
 from kolla_mesos_start.operator.deployment.directory import Deployment
-from kolla_mesos_start.operator.deployment.findings import Finding, counted, from_issue
+from kolla_mesos_start.operator.deployment.findings import Finding, counted, from_issue, refuse
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.local import private_zookeeper
 from kolla_mesos_start.operator.local.containers import DIES_WITH_US
 from kolla_mesos_start.operator.local.directory_up import DirectoryUp, locked_place, pairs, plan, with_roles
 from kolla_mesos_start.operator.local.up import START_TIMEOUT
 from kolla_mesos_start.operator.terminal.durations import seconds
-from kolla_mesos_start.operator.validation.refusal import refuse
 
 
 def run(invocation: Invocation) -> int:

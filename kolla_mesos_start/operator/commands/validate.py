@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from kolla_mesos_start.operator.deployment import source
-from kolla_mesos_start.operator.deployment.findings import ERROR, counted, in_order
+from kolla_mesos_start.operator.deployment.findings import ERROR, counted, in_order, shown
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
-from kolla_mesos_start.operator.validation.refusal import shown
 from kolla_mesos_start.operator.validation.rules import validate
 
 

@@ -1,6 +1,7 @@
-"""Findings in a deployment's directory, each with its severity, file and line.
+"""Findings in a deployment's directory: each with its severity, file and line.
 
-Pure, except for reading a file again to find a line.
+What belongs here: locating and showing them, and ending a command that cannot continue with them. Pure,
+except for reading a file again to find a line.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Callable, NamedTuple
 
+from rich.console import Console
+from rich.text import Text
+
+from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.deployment.formats import TextPlace
 
 ERROR, WARNING = "error", "warning"
+COLOURS = {ERROR: "bold red", WARNING: "yellow"}
 
 
 class Finding(NamedTuple):
@@ -131,6 +137,29 @@ def _line(outer: str, label: str, line: int | None, places: Mapping[str, TextPla
 
 def _begins(issue: str, label: str) -> bool:
     return issue.startswith(label) and issue[len(label) : len(label) + 1] in (":", ".", "[")
+
+
+class InvalidDirectory(BadDefinition):
+    """The errors of validation, each with its place."""
+
+    subject = "error"
+
+
+def refuse(findings: Iterable[Finding], console: Console | None = None) -> None:
+    """Raise InvalidDirectory if a finding is an error; otherwise print all on the console."""
+    findings = list(findings)
+    issues = [f"{each.place}: {each.message}" for each in findings if each.severity == ERROR]
+    if issues:
+        raise InvalidDirectory(issues)
+    if console:
+        for each in findings:
+            console.print(shown(each))
+
+
+def shown(finding: Finding) -> Text:
+    """The format of compilers, so that editors find the line."""
+    colour = COLOURS[finding.severity]
+    return Text.assemble(f"{finding.place}: ", (finding.severity, colour), f": {finding.message}")
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

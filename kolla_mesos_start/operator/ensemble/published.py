@@ -69,6 +69,17 @@ def _parts(node: str) -> tuple[str, str, list[str]]:
     return "/".join(names[:at]), "".join(names[at : at + 1]), names[at + 1 :]
 
 
+def defined(nodes: Nodes) -> frozenset[str]:
+    """The services that have a definition."""
+    return frozenset(node for node, data in nodes.items() if data and not _parts(node)[1])
+
+
+def after(nodes: Nodes, own: Deployment, old: Removals) -> Deployment:
+    """The content after `own` is published over `nodes`, and `old` is removed."""
+    leaves = {*old.removed, *old.emptied}
+    return merged(own, deployment({node: data for node, data in nodes.items() if node not in leaves}))
+
+
 def merged(own: Deployment, around: Deployment) -> Deployment:
     """The content after `own` is written over `around`; its sources are those of `own`."""
     known = {service.name: service for service in around.services}
@@ -124,19 +135,12 @@ class Removals(NamedTuple):
 NOTHING = Removals((), ())
 
 
-def gone(nodes: Nodes, own: Deployment) -> frozenset[str]:
-    """The services that are published, and not in the directory."""
-    return frozenset(node for node, data in nodes.items() if data and not _parts(node)[1]) - {
-        service.name for service in directory.enabled(own)
-    }
-
-
 def prunable(
     client: OperatorClient, znodes: Znodes, nodes: Nodes, own: Deployment
 ) -> tuple[Removals, Sequence[str]]:
     """What --prune removes, and the services that stay although they are not in the directory, because they
     have containers."""
-    missing = gone(nodes, own)
+    missing = defined(nodes) - {service.name for service in directory.enabled(own)}
     busy = containers.read(client, znodes, missing).keys()
     found = removals(nodes, own, missing - busy, _of_up(client, znodes, nodes))
     return found, sorted(busy)

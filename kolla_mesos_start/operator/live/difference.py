@@ -14,7 +14,7 @@ from rich.text import Text
 from kolla_mesos_start.operator.deployment import changes, directory
 from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
-from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.deployment.findings import counted, refuse
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import publication, published, services
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
@@ -24,7 +24,6 @@ from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live import outdated
 from kolla_mesos_start.operator.live.outdated import OutdatedContainer
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
-from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed

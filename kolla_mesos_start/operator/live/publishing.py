@@ -1,6 +1,6 @@
-"""Publishes a directory: prepares the changes, refuses errors, and writes under the lock.
+"""Publishes a directory: compares it with what is published, refuses errors, and writes under the lock.
 
-What lives here: the order of these steps. Errors are found in `validation`; `ensemble` writes to ZooKeeper.
+What belongs here: the order of these steps. Errors are found in `validation`; `ensemble` writes to ZooKeeper.
 Nothing is written before everything is valid, and unchanged znodes are not written again.
 """
 
@@ -15,7 +15,7 @@ from kolla_mesos_start.operator.deployment import acl, directory, secrets_file
 from kolla_mesos_start.operator.deployment.acl import Acl, Plan
 from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
-from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.deployment.findings import counted, refuse
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import (
     acls,
@@ -28,7 +28,6 @@ from kolla_mesos_start.operator.ensemble import (
 from kolla_mesos_start.operator.ensemble.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.operator.ensemble.publisher import Publisher, check_chroot
 from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.publication import RESTORE, PublicationMark
 
@@ -41,12 +40,13 @@ class UnfinishedRestore(AgentError):
     status = 1
 
 
-class Change(NamedTuple):
-    """A prepared publication: `source` is written, `old` is removed, and `plan` has the ACLs.
+class PreparedPublication(NamedTuple):
+    """A publication over the nodes `before`: `source` is written, `old` is removed, and `plan` has the ACLs.
 
     `left` is neither in the directory nor removed.
     """
 
+    before: Nodes
     source: Source
     old: Removals
     left: Sequence[str]
@@ -67,7 +67,7 @@ class Publishing:
         check_chroot(client, self._invocation.settings)
         exists = connection.read(client, [znodes.deployment])[znodes.deployment] is not None
         # Taking the lock creates the deployment, which must not happen for a directory with errors.
-        change = None if exists else self._prepare({})
+        prepared = None if exists else self._prepare({})
         if plan:
             acls.require_operator(client, znodes, plan)
             client.plan = plan
@@ -76,13 +76,13 @@ class Publishing:
                 _require_restored(lock.interrupted)
                 self._note(f"note: an earlier {lock.interrupted}")
             before = published.nodes(client, znodes)
-            if before or change is None:
-                change = self._prepare(before)
-            lock.left = _left_over(lock.interrupted, before, change)
+            if before or prepared is None:
+                prepared = self._prepare(before)
+            lock.left = _left_over(lock.interrupted, prepared)
             publisher = Publisher(client, znodes, before, lock)
-            self._write(publisher, change)
-        if change.left:
-            left = f"{self._options.directory}: {_first(change.left)}"
+            self._write(publisher, prepared)
+        if prepared.left:
+            left = f"{self._options.directory}: {_first(prepared.left)}"
             self._note(f"note: still published, but not in {left}; --prune would remove them")
         return publisher
 
@@ -92,11 +92,11 @@ class Publishing:
         if plan is None:
             raise BadUsage(f"--check-acl: {self._options.directory} has no acl.yml to compare with")
         znodes = self._invocation.require_deployment()
-        change = self._prepare(published.nodes(self._client, znodes))
-        return acls.wider(self._client, znodes, change.plan or plan)
+        prepared = self._prepare(published.nodes(self._client, znodes))
+        return acls.wider(self._client, znodes, prepared.plan or plan)
 
-    def _prepare(self, before: Nodes) -> Change:
-        """Find the changes, and refuse errors."""
+    def _prepare(self, before: Nodes) -> PreparedPublication:
+        """Compare the directory with what is published, and refuse errors."""
         source = self._source.with_published(before)
         if source.generated and self._options.secrets is None:
             raise BadUsage(
@@ -111,33 +111,27 @@ class Publishing:
         else:
             old, left = NOTHING, [*unused.written(before), *busy]
         if not self._options.no_validate:
-            self._validate(source, before, old)
+            findings = validate(
+                published.after(before, source.deployment, old),
+                deployment_id=source.name,
+                missing_is_empty=self._invocation.settings.missing_is_empty,
+                given=source.given,
+            )
+            refuse(findings, self._invocation.err)
         # Without an acl.yml the last one stays in force.
         plan = source.deployment.acl or self._client.plan
-        services = {service.name for service in directory.enabled(source.deployment)}
-        services |= {each.name for each in published.deployment(before).services if each.definition}
-        return Change(source, old, left, plan and plan.only(services - set(old.services)))
+        services = published.defined(before).union(directory.definitions(source.deployment))
+        plan = plan and plan.only(services.difference(old.services))
+        return PreparedPublication(before, source, old, left, plan)
 
-    def _validate(self, source: Source, before: Nodes, old: Removals) -> None:
-        """Check the directory together with published services that stay."""
-        leaves = {*old.removed, *old.emptied}
-        around = published.deployment({node: data for node, data in before.items() if node not in leaves})
-        findings = validate(
-            published.merged(source.deployment, around),
-            deployment_id=source.name,
-            missing_is_empty=self._invocation.settings.missing_is_empty,
-            given=source.given,
-        )
-        refuse(findings, self._invocation.err)
-
-    def _write(self, publisher: Publisher, change: Change) -> None:
-        source = change.source
+    def _write(self, publisher: Publisher, prepared: PreparedPublication) -> None:
+        source, plan = prepared.source, prepared.plan
         secrets_file.keep(self._options.secrets, source, self._invocation.err)
-        if change.plan:
-            self._secure(publisher, change.plan)
+        if plan:
+            self._secure(publisher, plan)
         else:
             self._warn_of_readable_secrets(source)
-        publisher.publish(source.deployment, change.plan, change.old, self._withdrawn)
+        publisher.publish(source.deployment, plan, prepared.old, self._withdrawn)
 
     def _withdrawn(self, old: Removals) -> Removals:
         """Withdraw services; one that a container has joined meanwhile stays, and is named."""
@@ -182,11 +176,13 @@ def _require_restored(interrupted: PublicationMark) -> None:
         )
 
 
-def _left_over(interrupted: PublicationMark | None, before: Nodes, change: Change) -> tuple[str, ...]:
+def _left_over(interrupted: PublicationMark | None, prepared: PreparedPublication) -> tuple[str, ...]:
     """The published services of an interrupted publication that this one neither writes nor removes."""
-    there = {service.name for service in published.deployment(before).services}
-    there -= {service.name for service in change.source.deployment.services} | set(change.old.services)
-    return tuple(name for name in interrupted.services if name in there) if interrupted else ()
+    if interrupted is None:
+        return ()
+    left = published.services_of(prepared.before).difference(prepared.old.services)
+    left -= {service.name for service in prepared.source.deployment.services}
+    return tuple(name for name in interrupted.services if name in left)
 
 
 def _by_all(rights: Acl) -> bool:

@@ -25,6 +25,7 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, CannotRender
 from kolla_mesos_start.operator.deployment import container_variables, directory, instances
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service
+from kolla_mesos_start.operator.deployment.findings import refuse
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile, bad_host, hosts_from
 from kolla_mesos_start.operator.ensemble.services import used_variables
@@ -35,7 +36,6 @@ from kolla_mesos_start.operator.local.log_stream import LogStream
 from kolla_mesos_start.operator.local.private_zookeeper import free_port
 from kolla_mesos_start.operator.local.up import ProgressDisplay, Up
 from kolla_mesos_start.operator.terminal.suggestions import nearest
-from kolla_mesos_start.operator.validation.refusal import refuse
 from kolla_mesos_start.operator.validation.rules import rendered, validate
 from kolla_mesos_start.tree.znodes import Znodes
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from kolla_mesos_start.operator.deployment.findings import InvalidDirectory
 from kolla_mesos_start.operator.manifests import per_host
 from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, STOP, Manifests, Model
 from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
-from kolla_mesos_start.operator.validation.refusal import InvalidDirectory
 
 PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds until what has ended is started again

@@ -12,11 +12,11 @@ import yaml
 
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.findings import InvalidDirectory
 from kolla_mesos_start.operator.manifests import compose, quadlet
 from kolla_mesos_start.operator.manifests.model import Site, build
 from kolla_mesos_start.operator.manifests.names import name_of
 from kolla_mesos_start.operator.manifests.per_host import by_host
-from kolla_mesos_start.operator.validation.refusal import InvalidDirectory
 from tests.operator_tools.manifests.test_golden_manifests import DEPLOYMENTS, GOLDEN
 from tests.operator_tools.manifests.test_manifests import DAEMON, LAUNCH, model, site
 
