@@ -1,6 +1,6 @@
-"""What the package is, what it needs, and what it installs.
+"""The package: metadata, dependencies, scripts.
 
-Inside a container the agent needs five packages, each with one job; whatever else is an extra.
+In a container the agent needs five packages. Everything else is an extra.
 """
 
 import re
@@ -12,11 +12,11 @@ HERE = Path(__file__).resolve().parent
 
 
 def version() -> str:
-    """The version as the package says it, read without importing the package."""
+    """The version of the package, read without importing it."""
     text = (HERE / "kolla_mesos_start" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if found is None:
-        raise SystemExit("kolla_mesos_start/__init__.py holds no line like: __version__ = ...")
+        raise SystemExit('kolla_mesos_start/__init__.py has no line of the form: __version__ = "1.0"')
     return found.group(1)
 
 
@@ -42,24 +42,24 @@ setup(
     python_requires=">=3.9",
     packages=find_packages(include=["kolla_mesos_start", "kolla_mesos_start.*"]),
     package_data={"kolla_mesos_start.operator.timeline": ["*.html", "*.js"]},
-    # The same as the default, but said: an editable install is then one line in a .pth file and not
-    # an import hook, which would make every start of Python slower, that of the agent's too.
+    # This is the default. If it is explicit, an editable install is one line in a .pth file, and not an
+    # import hook, which would slow down every start of Python, including the agent's.
     package_dir={"": "."},
-    # Not console_scripts: the wrapper that pip writes for one may import `re` before it calls
-    # anything, and `health` has to be as quick as bare Python.
+    # Not console_scripts: the wrapper that pip generates may import `re`, but `health` must be as fast as
+    # bare Python.
     scripts=["bin/kolla_mesos_start", "bin/kolla_mesos_ctl"],
     install_requires=[
-        # The lowest versions that have been run, on each Python (tests/integration/test_pythons.py).
-        "kazoo>=2.11",  # With older ones an agent's end is an error.
-        "jinja2>=3.1.6",  # In older ones a template finds ways out of the sandbox.
-        "psutil>=5.9.4",  # The first one with a wheel for every Python.
-        "retrying>=1.3.4",  # The first one with a wheel.
-        "six>=1.16",  # Older ones can't be imported from by Python 3.12.
+        # The lowest tested versions, on each Python (tests/integration/test_pythons.py).
+        "kazoo>=2.11",  # With older versions, an agent ends with an error.
+        "jinja2>=3.1.6",  # In older versions, templates can escape from the sandbox.
+        "psutil>=5.9.4",  # The first version with a wheel for every Python.
+        "retrying>=1.3.4",  # The first version with a wheel.
+        "six>=1.16",  # `six.moves` of older versions does not work in Python 3.12.
     ],
     extras_require={
-        # What people run outside containers.
+        # For kolla_mesos_ctl, which runs outside containers.
         "operator": ["PyYAML>=5.4", "rich>=13", "shtab>=1.9"],
-        # What builds the pages of docs/.
+        # For bin/docs.
         "docs": ["PyYAML>=5.4", "furo", "rich>=13", "shtab>=1.9", "sphinx>=7"],
         "test": [
             "check-jsonschema",

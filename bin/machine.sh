@@ -1,5 +1,5 @@
-# What a machine needs before bin/test and bin/quickstart can begin. Sourced by them; PACKAGES names
-# the Debian packages that the script wants.
+# Installs the prerequisites of bin/test and bin/quickstart, which source this file. PACKAGES lists the
+# Debian packages that the script needs.
 
 stage() {
     printf -- '-- %s\n' "$*"
@@ -10,8 +10,9 @@ fail() {
     exit 1
 }
 
-# By what is used of it, whoever has installed that; else by its name.
-is_there() {
+# Some packages are recognized by the files or commands that the scripts use: these may have another origin
+# than Debian. All others are looked up by name.
+is_installed() {
     case $1 in
         zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;;
         default-jre-headless) command -v java ;;
@@ -23,39 +24,39 @@ is_there() {
 
 missing_packages() {
     for package in $PACKAGES; do
-        is_there "$package" || printf '%s ' "$package"
+        is_installed "$package" || printf '%s ' "$package"
     done
 }
 
 install_packages() {
     missing=$(missing_packages)
     [ -n "$missing" ] || return 0
-    command -v apt-get >/dev/null || fail "this is not Debian; install what gives: $missing"
+    command -v apt-get >/dev/null || fail "this is not Debian: install the equivalents of: $missing"
     [ "$(id -u)" -eq 0 ] || fail "packages are missing; run: sudo apt-get install --no-install-recommends $missing"
     stage "apt-get install $missing(about a minute)"
-    # A machine that has just come up updates itself, and nobody else may install meanwhile.
+    # A machine that has just booted may be updating itself, and holds the lock of dpkg meanwhile.
     install="apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300"
     # shellcheck disable=SC2086 # one word for each package
     said=$( (apt-get update -qq && $install --download-only $missing) 2>&1) || fail "$said"
-    # In a session of its own: what Ctrl-C has interrupted would have to be mended by hand.
-    stage "setting up what has come; Ctrl-C waits for that"
+    # In its own session, where Ctrl-C does not reach it: an interrupted installation needs repair by hand.
+    stage "installing the downloaded packages; Ctrl-C takes effect afterwards"
     # shellcheck disable=SC2086
     said=$(setsid $install $missing 2>&1) || fail "$said"
     missing=$(missing_packages)
-    [ -z "$missing" ] || fail "$missing: installed, but what is used of it is not there"
+    [ -z "$missing" ] || fail "apt-get has installed $missing, but its files or commands are missing"
 }
 
 choose_python() {
     python=${PYTHON:-python3}
-    # Debian's own Python has venv only with a package of its own.
-    if ! is_there python3-venv; then
-        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not there, older than 3.9, or has no venv module"
+    # In Debian, the module venv is a separate package.
+    if ! is_installed python3-venv; then
+        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is missing, older than 3.9, or has no module venv"
         python=/usr/bin/python3
         PACKAGES="$PACKAGES python3-venv"
     fi
 }
 
-# Installs what is missing, and says in $python which Python to use.
+# Installs missing packages, and sets $python to the Python to use.
 prepare_machine() {
     choose_python
     install_packages

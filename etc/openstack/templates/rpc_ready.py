@@ -1,7 +1,7 @@
-"""rpc_ready.py TOPIC: status 0 once this host's service listens to its queue, which it does last of all.
+"""rpc_ready.py TOPIC: exit with status 0 once this host's service listens to its queue, the last step of its
+start.
 
-It waits for that for a while, so that a start needs only one of these processes. Each broker knows all
-queues of the cluster.
+It waits for a while, so that one process is enough for a start. Each broker knows all queues of the cluster.
 """
 
 import random

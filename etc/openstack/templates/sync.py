@@ -1,8 +1,8 @@
-"""sync.py CONFIG SECTION COMMAND...: the migration of the database that is the `connection` of a section.
+"""sync.py CONFIG SECTION COMMAND...: migrate the database in the option `connection` of a section.
 
-What an interrupted migration has made stays in MariaDB, and the first one fails on that whenever it is run
-again. The table `unfinished`, which database.sh makes in an empty database, says that no migration of it was
-ever finished: then it holds nothing of value, and the migration begins with an empty one again.
+MariaDB keeps the tables of an interrupted migration, and the first migration would fail because they exist.
+The table `unfinished`, which database.sh creates in an empty database, shows that no migration has finished
+yet: the database contains nothing of value then, and is replaced by an empty one.
 """
 
 import configparser
@@ -19,7 +19,7 @@ database = url.path.strip("/")
 
 
 def execute(*statements):
-    """Run them; whether the last one has found anything."""
+    """Run the statements; returns whether the last one has found anything."""
     with (
         pymysql.connect(
             host=url.hostname, port=url.port, user=url.username, password=url.password

@@ -1,6 +1,6 @@
-"""Bring a running HAProxy to its new haproxy.cfg: without a reload where only servers or weights differ.
+"""Apply a new haproxy.cfg to a running HAProxy, without a reload if only servers or weights differ.
 
-follow.py DIRECTORY    holds haproxy.cfg, master.sock, and loaded.cfg: what HAProxy follows so far
+follow.py DIRECTORY    which has haproxy.cfg, master.sock, and loaded.cfg, the configuration in use
 
 It needs HAProxy 2.5 or newer, which adds and removes servers by its runtime API.
 """

@@ -20,7 +20,7 @@ SCHEMA = "CREATE TABLE jobs (job INTEGER PRIMARY KEY, text TEXT NOT NULL, result
 
 
 def sql(statement, *values):
-    """What the database answers: the rows, and the number of the one that was inserted."""
+    """The answer of the database: the rows, and the number of the inserted one."""
     address, _, port = CONFIG["database"].rpartition(":")
     with socket.create_connection((address, int(port)), timeout=10) as server, server.makefile("rw") as lines:
         print(json.dumps([statement, *values]), file=lines, flush=True)
@@ -32,7 +32,7 @@ def sql(statement, *values):
 
 class Handler(BaseHTTPRequestHandler):
     def respond(self):
-        """Any request: 200 and what was asked for, 404, or 503 while the database is away."""
+        """Any request: 200 and the requested data, 404, or 503 while the database can't be reached."""
         try:
             content = self.content()
             self.answer(content, 404 if content is None else 200)
@@ -67,8 +67,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, content, status):
         self.send_response(status)
         self.end_headers()
-        told = {**(content or {}), "replica": os.environ["KOLLA_HOSTNAME"]}
-        self.wfile.write(json.dumps(told).encode() + b"\n")
+        reply = {**(content or {}), "replica": os.environ["KOLLA_HOSTNAME"]}
+        self.wfile.write(json.dumps(reply).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Upstreams:
-    """All of them, the one whose turn it is first."""
+    """All upstreams, the next one first."""
 
     def __init__(self, addresses):
         self.addresses = addresses
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def config(path):
-    """The addresses behind each word: `listen` and `upstream`."""
+    """The addresses after each keyword, `listen` and `upstream`."""
     found = {"listen": [], "upstream": []}
     with open(path) as file:
         for line in file:

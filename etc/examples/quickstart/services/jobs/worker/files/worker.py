@@ -17,7 +17,7 @@ IDLE = 0.2  # seconds
 
 
 def work(api):
-    """Do the next job, if there is one; whether there was."""
+    """Do the next job, if there is one; returns whether there was one."""
     try:
         with urlopen(f"http://{api}/jobs/next", timeout=10) as answer:
             job = json.load(answer)
