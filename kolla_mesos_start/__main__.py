@@ -1,7 +1,7 @@
 """The command line: chooses the command that the agent runs.
 
-`health` comes first and imports nothing else, since it runs as a probe every few seconds. Without
-arguments the agent starts the container, and no parser is imported.
+`health` comes first and imports nothing else, because it runs as a probe every few seconds. Without
+arguments, the agent starts the container, and no parser is imported.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ class Bootstrap:
         ended = self._loop.wait(lambda: self.guard.ended)
         if ended and ended.unkillable:
             raise Unkillable(
-                "a process of it can't be killed: the container has to end", command=command.path
+                "one of its processes can't be killed: the container has to end", command=command.path
             )
         if lost:
             raise Lost(f"{command.path}: killed: the lock was lost")

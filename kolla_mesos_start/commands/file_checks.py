@@ -85,5 +85,5 @@ class FileChecks:
         else:
             failure = ended.failure
         if ended.unkillable:
-            raise Unkillable(f"{name}: a process of it can't be killed: the container has to end")
+            raise Unkillable(f"{name}: one of its processes can't be killed: the container has to end")
         return failure

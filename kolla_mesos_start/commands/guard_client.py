@@ -270,7 +270,7 @@ class Guard:
         try:
             end_children(min(now() + guard.KILL_TIMEOUT, max(now(), deadline) + guard.LATE_TIMEOUT))
         finally:
-            running = f"{self._name}: killed, since its" if self._running else "no command was running: the"
+            running = f"{self._name}: killed: its" if self._running else "no command was running: the"
             log.warning("%s guard process (pid %d) %s", running, self.pid, why)
         self._process.wait()
         if self._running:

@@ -294,7 +294,7 @@ class Refresher:
         self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
-        """Watch what was read; after a failure also what was read before: a change of any of it may help."""
+        """Watch everything that was read; after a failure also what was read before: any change may help."""
         before, self._known = self._known, dict(found.seen)
         if found.failure:
             self._known = {**before, **self._known}

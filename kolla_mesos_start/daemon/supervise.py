@@ -169,7 +169,7 @@ class Supervisor:
         """End the processes that the daemon has left behind, as the end of process 1 would."""
         daemon = self._daemon
         if not self._loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
-            log.warning("the daemon has ended, processes of it have not: ending them")
+            log.warning("the daemon has ended, but some of its processes are still running: ending them")
             daemon.terminate(signal.SIGTERM)
             self._loop.wait(lambda: not daemon.reap(()))
 

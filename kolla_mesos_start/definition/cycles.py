@@ -40,7 +40,7 @@ def _why_never(step: Command, dependency: Dependency, by_name: Mapping[str, Comm
     if target is None:
         return f"this definition has no {dependency.name}{nearest(dependency.name, by_name)}"
     if target.is_daemon:
-        return f"a cycle: {step.name} -> {DAEMON} -> {step.name}, since the daemon comes last"
+        return f"a cycle: {step.name} -> {DAEMON} -> {step.name}: the daemon comes last"
     if dependency.generation not in (None, ANY) and target.generation is None:
         return f"{target.name} has no generations"
     return None

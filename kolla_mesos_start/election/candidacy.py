@@ -381,7 +381,7 @@ class Candidacy:
         if now() >= self._foreign_since + limit:
             raise BadDefinition(
                 [
-                    f"{self._tree.znodes.service_name}: refused: another container of it on {self._host}"
+                    f"{self._tree.znodes.service_name}: refused: another of its containers on {self._host}"
                     f" takes part in its election ({path}): an election needs one container on each host"
                 ]
             )

@@ -321,7 +321,7 @@ def _set_owner_and_mode(fd: int, content: Content) -> None:
             raise CannotWrite(f"{_no_mode(content)}: {strerror(error)}") from error
     if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
         raise CannotWrite(
-            f"{_no_mode(content)}: the system dropped a bit of it: choose another `perm`, or another dest"
+            f"{_no_mode(content)}: the system has cleared a bit: choose another `perm`, or another dest"
         )
 
 

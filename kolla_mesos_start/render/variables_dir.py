@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Set
 
-LIMIT = 1 << 20  # bytes; a znode has no more either
+LIMIT = 1 << 20  # bytes; also the limit of a znode
 
 
 def read(directory: str, names: Set[str] | None = None) -> dict[str, str]:

@@ -149,7 +149,7 @@ class Published:
         self._watches.watch([query])
         found = self._watches.results
         if not self.client.loop.wait(lambda: self._watches.fresh() and self._is_over(found[query]), deadline):
-            log.warning("%s; going on with what is there, which may be a part of it", what.problem)
+            log.warning("%s; continuing with what is published, which may be incomplete", what.problem)
             self._given_up = mark.stat.mzxid
         self._watches.watch(())
         return True

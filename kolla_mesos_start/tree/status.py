@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-MAX_OWNER = 200  # bytes of it in a message
+MAX_OWNER = 200  # bytes that a message shows
 
 
 class StatusTree:

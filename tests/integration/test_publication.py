@@ -228,7 +228,7 @@ def test_a_start_waits_for_an_unfinished_publication_for_a_limited_time(site: Si
     site.leave_unfinished()
     agent = site.start("svc")
     assert agent.ends() == 0
-    assert agent.said.count("publish again; going on with what is there") == 1
+    assert agent.said.count("publish again; continuing with what is published") == 1
     assert site.conf == "a a"
 
 

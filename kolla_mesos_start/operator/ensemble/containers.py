@@ -169,7 +169,7 @@ def queries(znodes: Znodes, view: View) -> Iterator[Query]:
 
 
 def _paths(znodes: Znodes, view: View) -> Mapping[str, str]:
-    """For each container the znode that says most of it."""
+    """For each container, the znode with the most information about it."""
     found: dict[str, str] = {}
     for place in places(znodes):
         for name in view.names(place):

@@ -167,7 +167,7 @@ def _transition(client: OperatorClient, at: ElectionZnodes, turn: int) -> Change
 def _commit(transaction: Changes, is_made: Callable[[], bool]) -> None:
     """Make the change, also if the connection is lost. `is_made` tells whether it has been made.
 
-    The same transaction is sent again: since it checks `turn`, it can be applied only once.
+    The same transaction is sent again: it checks `turn`, so it can be applied only once.
     """
     was_lost = False
     try:

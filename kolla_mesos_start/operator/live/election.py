@@ -35,7 +35,7 @@ class ElectionHost(NamedTuple):
 
     `position` is as printed; None if it is unknown. `member`: its state as a member; None if it is none.
     `since`: when it became a candidate, or its daemon was started (seconds since the epoch); for a missing
-    host the last sign of it; None if there was none. `reason`: what its container says, or how it ended.
+    host when it was last seen, None if never. `reason`: what its container reports, or how it ended.
     `refused`: why it may not take part; empty if it may.
     """
 

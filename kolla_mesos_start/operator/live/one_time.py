@@ -1,4 +1,4 @@
-"""A published one-time command, and changes of what is recorded of it.
+"""A published one-time command, and changes to its records.
 
 What belongs here: finding the command, and changing its record under its lock. The change is one transaction,
 which fails if a container has claimed the command or its definition has changed. The commands `rerun` and

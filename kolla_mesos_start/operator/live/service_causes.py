@@ -268,5 +268,5 @@ def _absence(service: LiveService, live: int) -> str:
     if not service.begun:
         return f"no container of {service.name} was ever started, or none has reached ZooKeeper: see its log"
     if service.is_task and not service.tells:
-        return f"{service.name} was started, and no container of it says what it does"
+        return f"{service.name} was started, but none of its containers reports what it is doing"
     return f"no container of {service.name} is left: start it again"

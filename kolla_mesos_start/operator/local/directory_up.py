@@ -202,7 +202,7 @@ class DirectoryDeployment(LocalDeployment):
         return found._replace(services=services, launch=LaunchFile())
 
     def check(self, deployment: Deployment) -> None:
-        """Refuse what `validate` finds to be an error: some of it would be waited for in vain."""
+        """Refuse the errors that `validate` finds: containers would wait for some of them in vain."""
         refuse(validate(deployment, deployment_id=self.id, given=self.given))
 
     def check_files(self, deployment: Deployment) -> None:
@@ -214,7 +214,7 @@ class DirectoryDeployment(LocalDeployment):
             for step, file in self._files(container):
                 try:
                     dest = rendered(Text("dest", file.dest), *known)
-                except CannotRender:  # The rest of it comes from other containers.
+                except CannotRender:  # The rest comes from other containers.
                     dest = file.dest.replace("{{ root }}", str(container.root))
                 if not dest.startswith(f"{container.root}/") or ".." in dest.split("/"):
                     issues.append(

@@ -138,7 +138,7 @@ class Up(ABC, Generic[D]):
         """Print what is of interest once all are up."""
         self.show_places(deployment)
 
-    # -- all of it --------------------------------------------------------------------------------
+    # -- the whole run ------------------------------------------------------------------------------
 
     def main(self) -> int:
         """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""

@@ -1,7 +1,7 @@
 """Compose files, for podman-compose and docker compose.
 
     host                          <host>.yml, a project of the deployment's name
-    service, task                 a service of it
+    service, task                 a service of this project
     volume for data of its own    a volume of the project
 
 No container waits for another: the agents keep the order.

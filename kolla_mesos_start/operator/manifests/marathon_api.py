@@ -1,7 +1,7 @@
 """Marathon's API: requests, and what their answers mean.
 
 What lives here: one connection for each request, tried again while nobody leads. Redirects are not followed,
-since they would receive user and password. A response that is not Marathon's is an error.
+because their target would receive user and password. A response that is not Marathon's is an error.
 """
 
 from __future__ import annotations

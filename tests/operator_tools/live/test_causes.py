@@ -341,7 +341,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "a task of older agents": (
         {"a/job": TASK, "status/global/job": "a/job"},
-        "absent: a/job was started, and no container of it says what it does",
+        "absent: a/job was started, but none of its containers reports what it is doing",
     ),
     "too few containers": (
         {"web": definition(instances=3), **ready("web", "1", "2")},
