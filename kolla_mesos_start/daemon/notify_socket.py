@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before the others have their turn
+DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before other events
 UCRED = struct.Struct("3I")  # pid, uid, gid
-UNMAPPED = 65534  # what a user id looks like that our user namespace does not have; also `nobody`
-MOST_ANCESTORS = 32  # are looked at: a stranger can have any number of them
+UNMAPPED = 65534  # replaces user ids that our user namespace does not have; also `nobody`
+MOST_ANCESTORS = 32  # are checked: a foreign process can have any number
 
 
 def bind(path: str) -> socket.socket:

@@ -244,7 +244,7 @@ class Participant:
             self._session.request(wire.Transaction(operations), partial(self._on_done, wanted, session))
 
     def _check_epoch(self, found: dict[str, Any]) -> None:
-        """End the daemon if the election has moved on without it, by the operator's word."""
+        """End the daemon if the election has moved on without it, by the operator's override."""
         at, order = self._at, self._order
         path = at.member(order.host)
         if at.decision not in found or at.turn not in found:
@@ -256,7 +256,7 @@ class Participant:
         if decision.epoch != order.epoch:
             why = f"it is of epoch {order.epoch}, and the cluster of epoch {decision.epoch}"
         else:
-            why = "its host is no member of the cluster any more, by the operator's word"
+            why = "its host is no member of the cluster any more, by the operator's override"
         self._give_up(
             f"{why}: it must not serve beside that cluster", 0.0 if self._is_new_winner else END_GRACE
         )

@@ -70,7 +70,7 @@ class Results(NamedTuple):
 
 
 class Notified(NamedTuple):
-    """The daemon's sd_notify messages so far. `speaks`: it has sent any about its start."""
+    """The daemon's sd_notify messages so far. `speaks`: it has sent one about its start."""
 
     speaks: bool = False
     ready: bool = False

@@ -38,7 +38,7 @@ STARTS = "election-starts"  # `hosts` (the winner) bootstraps the cluster
 RUNS = "election-runs"  # `hosts` run, and none is ready: they join, or end
 ANSWER = "election-answer"  # an instance is ready, and has not answered this candidate yet
 OTHER = "election-other"  # `hosts` (the winner) is about to start
-NO_WINNER = "election-no-winner"  # `hosts`, the winner by the operator's word, is no candidate
+NO_WINNER = "election-no-winner"  # `hosts`, the winner by the operator's override, is no candidate
 EXPIRY = "election-expiry"  # the session of an earlier container on this host
 POSITION = "election-position"  # the position command has failed; only the host itself knows that
 
@@ -52,8 +52,8 @@ LEFT = "refused-left-out"  # `hosts` were left out of a decision, and have their
 NO_PLACE = "refused-no-place"  # `hosts` are no members, and there are as many members as there may be
 TOO_MANY = "refused-too-many"  # there are more hosts than `members`
 STRANGER = "refused-stranger"  # `hosts` have the newest data, and are no members
-EMPTY_WINNER = "refused-empty-winner"  # the winner by the operator's word is empty, and others are not
-PRESENT = "refused-present"  # `hosts`, to be left out by the operator's word, are candidates
+EMPTY_WINNER = "refused-empty-winner"  # the winner by the operator's override is empty, and others are not
+PRESENT = "refused-present"  # `hosts`, to be left out by the operator's override, are candidates
 BAD_RECORD = "refused-bad-record"  # a znode holds something else
 
 
@@ -80,7 +80,7 @@ class Snapshot(NamedTuple):
 
     @property
     def valid_override(self) -> Override | None:
-        """The operator's word, unless it is void."""
+        """The operator's override, unless it is void."""
         return self.override if self.override and self.override.epoch == self.next_epoch else None
 
     @property
@@ -177,7 +177,7 @@ def _join(snapshot: Snapshot, host: str) -> Wait | Refused | Join:
 
 
 def judge(snapshot: Snapshot) -> Verdict:
-    """Who bootstraps the cluster, or why there is no decision. Nobody's view in particular."""
+    """Who bootstraps the cluster, or why there is no decision. The result is the same on every host."""
     if snapshot.running:
         return Wait(RUNS, tuple(sorted(snapshot.running)))
     if snapshot.ready:

@@ -84,7 +84,7 @@ class Running(NamedTuple):
 
 
 class Override(NamedTuple):
-    """The operator's word for the decision of one epoch; it is void for any other.
+    """The operator's override for the decision of one epoch; it is void for any other.
 
     `winner`: None leaves the choice to the election. `without`: absent hosts that are not waited for.
     `accept_empty`: hosts that may be empty although they should have data.

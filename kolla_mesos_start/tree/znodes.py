@@ -31,7 +31,7 @@
         members/<host>                      a host that must be present when the cluster is bootstrapped
         candidates/<host>                   a host that waits for the decision        (ephemeral)
         running/<host>                      a host whose daemon runs, or is started   (ephemeral)
-        override                            the operator's word, for one epoch
+        override                            the operator's override, for one epoch
 
 Only paths are made here; `zookeeper.client` reads and writes them.
 """

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SMALL = 1024  # bytes; nobody sets a limit that is lower
+SMALL = 1024  # bytes; lower than any real limit
 SOON = 1.0  # seconds from sending a request to the loss of the connection
 TIMES = 3
 

@@ -130,7 +130,7 @@ class Watches:
     def __init__(self, session: Session, loop: Loop) -> None:
         self._session, self._loop = session, loop
         self._watch_state = WatchState()
-        self.kept: frozenset[Query] = frozenset()  # watched whatever else is
+        self.kept: frozenset[Query] = frozenset()  # always watched, in addition to the others
         session.on_connected(self._read_again)
         session.on_watch(self._fired)
 

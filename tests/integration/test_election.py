@@ -201,7 +201,7 @@ class Cluster:
     def override(
         self, epoch: int, winner: str | None, *without: str, accept_empty: Sequence[str] = ()
     ) -> None:
-        """The operator's word."""
+        """The operator's override."""
         record = {"epoch": epoch, "winner": winner, "without": without, "accept_empty": list(accept_empty)}
         self._set(f"{self.at}/override", json.dumps(record).encode())
 

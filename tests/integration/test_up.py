@@ -396,7 +396,7 @@ def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
     (place / "other/site").mkdir(parents=True)
     third = up("--in", "other")
     assert third.ends() == 64
-    assert "is not of a run before" in third.said
+    assert "no earlier run has created it" in third.said
 
 
 @pytest.mark.parametrize(

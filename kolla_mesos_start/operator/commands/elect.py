@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl elect`: who takes part in an election, and the operator's word about the next decision.
+"""`kolla_mesos_ctl elect`: who takes part in an election, and the operator's override of the next decision.
 
 What lives here: the questions and refusals. `live.election` reads the election, `ensemble.elections` changes
 it; who would win is decided by the agent's own `election.decide`.
@@ -88,7 +88,7 @@ def read(invocation: Invocation, name: str) -> tuple[LiveService, LiveElection]:
 
 
 def _override(invocation: Invocation, service: LiveService, election: LiveElection) -> int:
-    """Write the operator's word for the next epoch, if the agents would follow it."""
+    """Write the operator's override for the next epoch, if the agents would follow it."""
     options, found = invocation.options, election.snapshot
     earlier = found.valid_override or Override(found.next_epoch)
     accepted = {*earlier.accept_empty, *options.accept_empty}
@@ -186,7 +186,7 @@ def _forget(invocation: Invocation, service: LiveService, election: LiveElection
 
 
 def _withdraw(invocation: Invocation, service: LiveService, election: LiveElection) -> int:
-    """Remove the operator's word for the next epoch."""
+    """Remove the operator's override for the next epoch."""
     at = _at(invocation, service)
     if connection.read(invocation.client, [at.override])[at.override] is None:
         print(f"nothing is recorded for the next epoch of {service.name}")

@@ -252,7 +252,7 @@ def acls(client: Client, paths: Iterable[str]) -> dict[str, CurrentAcl]:
 
 def _acl(path: str, found: Sequence[ACL]) -> Acl:
     if any(entry.id.scheme == "digest" and entry.id.id.endswith(":x") for entry in found):
-        # ZooKeeper shows digests only to who may change the ACL.
+        # ZooKeeper shows digests only to identities that may change the ACL.
         raise AccessDenied(f"the ACL of {path} can't be read in full: this takes the operator's credential")
     return joined(
         (

@@ -114,7 +114,7 @@ def _lasting(at: ElectionZnodes, nodes: Mapping[str, Znode]) -> dict[str, bytes]
 
 
 def override(client: OperatorClient, at: ElectionZnodes, turn: int, wanted: Override) -> None:
-    """Write the operator's word for the next decision."""
+    """Write the operator's override for the next decision."""
     transaction = _transition(client, at, turn)
     if wanted.winner is not None:
         transaction.check(at.candidate(wanted.winner), -1)
@@ -140,7 +140,7 @@ def _is_recorded(client: OperatorClient, at: ElectionZnodes, wanted: Override) -
 
 
 def withdraw(client: OperatorClient, at: ElectionZnodes, turn: int) -> None:
-    """Remove the operator's word."""
+    """Remove the operator's override."""
     transaction = _transition(client, at, turn)
     transaction.delete(at.override)
     _commit(transaction, lambda: _is_gone(client, at.override))

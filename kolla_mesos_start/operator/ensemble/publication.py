@@ -54,7 +54,7 @@ class LockLost(AgentError):
 
 
 class ZnodeChange(NamedTuple):
-    """What the znode at `path` shall hold; None: it shall be gone. A parent only has to exist."""
+    """The wanted data of the znode at `path`; None: it must not exist. A parent only has to exist."""
 
     path: str
     data: bytes | None = b""
@@ -72,7 +72,7 @@ Step = tuple[ZnodeChange, Any]
 class Held:
     """The lock of a deployment, which we hold. `contender` is our znode.
 
-    `is_begun`: the mark says that ours has not finished. `interrupted`: it said so of an earlier one.
+    `is_begun`: the mark says that ours has not finished. `interrupted`: an earlier one that has not finished.
     `left`: services of that one that ours does not contain; it stays unfinished for these.
     """
 

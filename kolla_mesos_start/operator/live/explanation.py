@@ -87,5 +87,5 @@ def not_current(containers: Sequence[Container]) -> Iterator[str]:
         yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
     if refreshing:
         yield f"{counted(refreshing, 'container')} refreshing"
-    if old_files:  # The service is up, so nobody would ask `explain` otherwise.
+    if old_files:  # The service is up, so the operator needs this hint to run `explain`.
         yield f"{counted(old_files, 'container')} with older files, see explain"

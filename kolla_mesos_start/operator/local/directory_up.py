@@ -182,8 +182,7 @@ class DirectoryDeployment(LocalDeployment):
     def with_values(self, deployment: Deployment) -> Deployment:
         """With the containers that run here, and without the values of hosts that are elsewhere.
 
-        So many of each service are wanted as there are here, so that the tool counts right, wherever
-        launch.yml would have them.
+        The number of wanted instances is that of the containers here, whatever launch.yml says.
         """
         found = super().with_values(deployment)
         here: dict[str, list[str]] = {service.name: [] for service in found.services}
@@ -340,12 +339,12 @@ def locked_place(given: Path | None, stack: ExitStack) -> Path:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         place.chmod(0o755)  # A daemon may run as another user.
         _lock(lock, place)
-        # Under its name nobody finds it unlocked.
+        # It is renamed once it is locked, so that no other run finds it unlocked.
         (place / f".{LOCK}").rename(place / LOCK)
         return place
     place = given.resolve()
     if (place / "site").exists() and not (place / LOCK).exists():
-        raise BadUsage(f"{place / 'site'} is there, and is not of a run before: choose another place")
+        raise BadUsage(f"{place / 'site'} exists, but no earlier run has created it: choose another place")
     try:
         place.mkdir(parents=True, exist_ok=True)
         lock = stack.enter_context((place / LOCK).open("w"))

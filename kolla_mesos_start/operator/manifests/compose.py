@@ -51,7 +51,7 @@ def service(container: PerHostContainer) -> Document:
     """One of its services; the image's ENTRYPOINT, dumb-init, stays in front of the agent."""
     workload = container.workload
     own = {each.path for each in workload.volumes}
-    # With the owner of the image's directory; of a tmpfs there podman knows none.
+    # Anonymous volumes get the owner of the image's directory; in podman, a tmpfs does not.
     anonymous = [escaped(path) for path in container.temporary if path not in own]
     found: Document = {
         "image": escaped(workload.image),
@@ -67,7 +67,7 @@ def service(container: PerHostContainer) -> Document:
         "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
         "mem_limit": f"{workload.memory}m" if workload.memory else None,
         "cpu_shares": cpu_shares(workload.cpu) if workload.cpu else None,
-        # No condition of Compose knows exit statuses.
+        # In Compose, a restart can't depend on the exit status.
         "restart": "on-failure" if workload.is_task else "always",
         "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
         "stop_grace_period": f"{workload.grace}s",
@@ -83,7 +83,7 @@ def _network(container: PerHostContainer) -> Mapping[str, object]:
 
 
 def _volume(mount: Mount) -> Mapping[str, object]:
-    """What is not there on the host is an error, and no empty directory of root's."""
+    """A directory that is missing on the host is an error; otherwise root would get an empty one there."""
     kind = "volume" if mount.is_volume else "bind"
     return filled(
         {
@@ -97,5 +97,5 @@ def _volume(mount: Mount) -> Mapping[str, object]:
 
 
 def escaped(text: str) -> str:
-    """Compose would put a variable in place of $NAME."""
+    """Escaped for Compose, which replaces $NAME by a variable."""
     return text.replace("$", "$$")

@@ -1,6 +1,6 @@
 """The apps for Marathon 1.5 or newer, with Docker's containerizer.
 
-    task                      app that stays when it is done: Marathon restarts whatever ends
+    task                      app that keeps running when it is done: Marathon restarts all that end
     service                   app
     service, data of its own  app on the first hosts of its role: data are in a directory of each of them
     service, on each host     app with one instance on each host of its role

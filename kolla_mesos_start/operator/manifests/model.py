@@ -51,8 +51,7 @@ STOP = (*ARGV, "stop", "--no-term")
 # Where a launcher mounts the secrets.
 VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
 CREDENTIAL = "auth"  # the file in the second
-# Where a host has what no launcher brings: a directory for each secret, files that definitions want mounted,
-# and data.
+# The directories of a host that the operator has to provide: one for each secret, mounted files, and data.
 SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
 # Where the agent itself writes; with a read-only root these have to be mounted.
 WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
@@ -60,8 +59,8 @@ WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
 READ = "which the containers' users can read"  # of a secret, at the end of a line
-# Of what is there besides, at the end of a line: nobody but the operator knows whose it is.
-FOREIGN = "which this deployment does not have: remove it if it did once"
+# The end of a note about other existing files: only the operator knows where they come from.
+FOREIGN = "which is not part of this deployment: remove it if it once was"
 # Of an image's name, as all launchers take it.
 _PART = "[a-z0-9]+([._-]+[a-z0-9]+)*"
 IMAGE = re.compile(
@@ -412,7 +411,7 @@ class _WorkloadReader:
                 self.wrong(key, f"{self.service.name} has no variable {missing}{nor}")
             elif missing_in(template, znodes, shown):
                 file = f"put it into a file of {self.service.name}"
-                self.wrong(key, f"{text} holds a secret, which stands in no manifest: {file}")
+                self.wrong(key, f"{text} contains a secret, and manifests contain no secrets: {file}")
             else:
                 return rendered(template, znodes, known)
         except CannotRender as error:

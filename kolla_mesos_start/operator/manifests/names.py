@@ -38,7 +38,7 @@ def distinct(labels: Mapping[str, str], others: Iterable[str] = ()) -> Mapping[s
 
 
 def label(text: str) -> str:
-    """With only what a name in Kubernetes may have (RFC 1123), and a letter first, as a Service wants it."""
+    """The text as a name in Kubernetes (RFC 1123) that begins with a letter, as a Service requires."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return name if name[:1].isalpha() else f"s-{name}".rstrip("-")
 

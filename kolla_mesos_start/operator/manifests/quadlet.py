@@ -17,7 +17,7 @@ from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, STOP, Mani
 from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
 
 PULL = 900  # seconds in which an image has to have come
-AGAIN = 5  # seconds until what has ended is started again
+AGAIN = 5  # seconds before a restart
 REMOVE = 10  # seconds that podman has to remove a container that has ended
 
 
@@ -149,5 +149,5 @@ def word(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """As the unit that podman makes has to have it: systemd would put something else for %n and $NAME."""
+    """Escaped for the unit that podman generates, in which systemd replaces %n and $NAME."""
     return text.replace("%", "%%").replace("$", "$$")

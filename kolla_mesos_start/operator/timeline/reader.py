@@ -114,7 +114,7 @@ class _StartReader:
                     yield name, since
 
     def _presences(self) -> Iterator[Event]:
-        """The members of each service. A member appears in no time, and needs nothing."""
+        """The members of each service. A member takes no time to appear, and depends on nothing."""
         for znodes, _ in self._graphs:
             for each in containers.presences(znodes, self._view):
                 if each.is_member:

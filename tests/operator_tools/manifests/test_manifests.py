@@ -313,7 +313,7 @@ def test_the_command_writes_a_file_for_each_service(
     told = capsys.readouterr()
     assert told.out == ""
     assert (
-        f"left {place / 'former.yml'}, which this deployment does not have: remove it if it did once\n"
+        f"left {place / 'former.yml'}, which is not part of this deployment: remove it if it once was\n"
         in told.err
     )
     assert "mine" not in told.err
@@ -457,7 +457,7 @@ def test_no_secret_is_written(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     values.write_text("secret: correct-horse\n" if kind == "generated" else "")
     more = {"restricted": ["--set", "secret=correct-horse"], "generated": ["--secrets", str(values)]}
     words = ["manifests", "compose", str(root), "--output", str(tmp_path / "made"), *more.get(kind, [])]
-    with pytest.raises(errors.AgentError, match=r"launch.yml:8: env: .* holds a secret") as found:
+    with pytest.raises(errors.AgentError, match=r"launch.yml:8: env: .* contains a secret") as found:
         cli.run(words)
     assert found.value.status == 65
     assert not (tmp_path / "made").exists()

@@ -144,7 +144,7 @@ def test_what_the_directory_has_no_more_is_named_and_left(
     capsys.readouterr()
     assert post(root, marathon.url) == 0
     told = capsys.readouterr()
-    assert "left /site/old/api, which this deployment does not have: remove it if it did once\n" in told.err
+    assert "left /site/old/api, which is not part of this deployment: remove it if it once was\n" in told.err
     assert "/site2" not in told.err
     assert {"/site/old/api", "/site2/other"} < set(marathon.apps)
 

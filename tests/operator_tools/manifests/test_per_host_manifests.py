@@ -217,7 +217,7 @@ def test_the_command_writes_a_directory_for_each_host(
     former.touch()
     assert cli.run(["manifests", "quadlet", str(root), "--output", str(place)]) == 0
     assert (
-        f"left {former}, which this deployment does not have: remove it if it did once\n"
+        f"left {former}, which is not part of this deployment: remove it if it once was\n"
         in capsys.readouterr().err
     )
     former.unlink()
