@@ -145,13 +145,6 @@ def definitions(deployment: Deployment) -> dict[str, bytes]:
     return {service.name: service.definition for service in enabled(deployment)}
 
 
-def check_link(path: Path, root: Path) -> None:
-    """Raise BadUsage for a link that leads out of the directory."""
-    target = Path(os.path.realpath(path))
-    if not target.is_relative_to(os.path.realpath(root)):
-        raise BadUsage(f"{path} is a link to {target}, outside of {root}: put a copy in its place")
-
-
 def too_large(data: bytes) -> str:
     """Why a znode can't contain the data."""
     return f"{len(data)} bytes are more than ZooKeeper allows ({MAX_DATA})"
@@ -224,8 +217,8 @@ class _DirectoryPass:
 
     def has_meaning(self, path: Path) -> bool:
         """Whether anything is read from this entry of the directory itself."""
-        own = (launch.NAME, SECRETS, acl.FILE)
-        return path.name == "services" or _is_variables(path) or any(_is(name, path) for name in own)
+        is_own = any(formats.is_file(name, path) for name in (launch.NAME, SECRETS, acl.FILE))
+        return is_own or path.name == "services" or _is_variables(path)
 
     def entries(self, directory: Path) -> list[Path]:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
@@ -243,14 +236,14 @@ class _DirectoryPass:
 
     def follow(self, link: Path) -> None:
         """Raise BadUsage if a link leads out of the directory, or to a directory above itself."""
-        check_link(link, self.root)
+        formats.check_link(link, self.root)
         target = os.path.realpath(link)
         if target in map(os.path.realpath, link.parents):
             raise BadUsage(f"{link} is a link to {target}, which contains it: remove it")
 
     def launched(self, services: Sequence[str]) -> LaunchFile:
         """Where the containers of these services run."""
-        paths = [path for path in self.entries(self.root) if _is(launch.NAME, path)]
+        paths = [path for path in self.entries(self.root) if formats.is_file(launch.NAME, path)]
         if not paths:
             return LaunchFile()
         path, *others = paths
@@ -281,7 +274,7 @@ class _DirectoryPass:
     def service(self, directory: Path) -> Iterator[Service]:
         definitions, unknown = [], 0
         for path in self.entries(directory):
-            if _is(DEFINITION, path):
+            if formats.is_file(DEFINITION, path):
                 definitions.append(path)
             elif path.name == FILES or _is_variables(path):
                 continue  # read below, with the definition
@@ -424,7 +417,7 @@ class _DirectoryPass:
     def secrets(self, variables: Contents) -> Mapping[str, str]:
         """The kind of each secret. A wrong kind is never shown: it may be a value."""
         found: dict[str, str] = {}
-        for path in (path for path in self.entries(self.root) if _is(SECRETS, path)):
+        for path in (path for path in self.entries(self.root) if formats.is_file(SECRETS, path)):
             for name, kind in self.secrets_file(path).items():
                 what = self.wrong_secret(name, kind, variables, found)
                 if what:
@@ -465,20 +458,10 @@ class _DirectoryPass:
         return data
 
 
-def is_acl(path: Path) -> bool:
-    """Whether it is acl.yml."""
-    return _is(acl.FILE, path)
-
-
 def _is_variables(path: Path) -> bool:
     if path.name == VARIABLES:
         return path.is_dir()
-    return _is(VARIABLES, path)
-
-
-def _is(stem: str, path: Path) -> bool:
-    """Whether it is a file with this name in one of the formats."""
-    return path.stem == stem and path.suffix in formats.SUFFIXES
+    return formats.is_file(VARIABLES, path)
 
 
 def _on_each(service: Service, launched: LaunchFile) -> Service:

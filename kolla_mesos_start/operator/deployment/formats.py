@@ -7,6 +7,7 @@ definition is known here. The value of a variable is its text as written.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,18 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
 SUFFIXES = (".yml", ".yaml", ".json")
+
+
+def is_file(stem: str, path: Path) -> bool:
+    """Whether it is a file with this name in one of the formats."""
+    return path.stem == stem and path.suffix in SUFFIXES
+
+
+def check_link(path: Path, root: Path) -> None:
+    """Raise BadUsage for a link that leads out of the directory `root`."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(os.path.realpath(root)):
+        raise BadUsage(f"{path} is a link to {target}, outside of {root}: put a copy in its place")
 
 
 def read(path: Path) -> bytes:

@@ -23,7 +23,7 @@ from kolla_mesos_start.definition.fields import to_boolean
 from kolla_mesos_start.definition.forms import bad_service
 from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.operator.deployment import directory, formats, templates
+from kolla_mesos_start.operator.deployment import acl, directory, formats, templates
 from kolla_mesos_start.operator.deployment.directory import (
     FILES,
     MAX_DATA,
@@ -142,7 +142,7 @@ class _LayoutPass:
         """The values of a file; none if it does not exist."""
         if not os.path.lexists(path):
             return Raw({}, {})
-        directory.check_link(path, self.root)
+        formats.check_link(path, self.root)
         file = path.relative_to(self.root).as_posix()
         try:
             values = formats.values(path, booleans=True)
@@ -204,7 +204,7 @@ class _LayoutPass:
 
     def service(self, path: Path, own: Raw, values: Mapping[str, Any], shared: Mapping[str, Any]) -> Service:
         """A service from its template. Its definition is empty if that can't be read."""
-        directory.check_link(path, self.root)
+        formats.check_link(path, self.root)
         file = path.relative_to(self.root).as_posix()
         name = f"{path.parent.name}/{path.name.removesuffix('.yml.j2')}"
         found: list[Finding] = []
@@ -282,7 +282,7 @@ class _LayoutPass:
                 what = f"{path} does not exist{nearest(Path(path).name, beside)}"
                 issues.append(Issue(ERROR, service, f"{label}: {what}", label))
             for path in there:
-                directory.check_link(self.root / path, self.root)
+                formats.check_link(self.root / path, self.root)
                 self.sources.setdefault(f"{service}/{FILES}/{name}", DataSource(path))
             # The deploy tool merged the existing files of a list. oslo.config merges repeated sections, and
             # the last value has precedence.
@@ -320,7 +320,8 @@ def _only(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _has_meaning(path: Path) -> bool:
-    return path.name.startswith(".") or path.name in ("services", "config", "etc") or directory.is_acl(path)
+    is_own = formats.is_file(acl.FILE, path) or path.name in ("services", "config", "etc")
+    return is_own or path.name.startswith(".")
 
 
 def _contents(values: Mapping[str, Any], *but: str) -> dict[str, bytes]:

@@ -125,14 +125,14 @@ def _read(root: Path, chosen: Mapping[str, Given], name: str) -> tuple[Deploymen
 
 def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequence[Finding]]:
     """Read acl.yml if there is one; also returns what is wrong in it."""
-    found = [path for path in sorted(root.iterdir()) if directory.is_acl(path)]
+    found = [path for path in sorted(root.iterdir()) if formats.is_file(acl.FILE, path)]
     if not found:
         return None, {}, ()
     path, *others = found
     if others:
         message = f"{path.name} exists too: keep one of them"
         return None, {}, [Finding(ERROR, others[0].name, None, message)]
-    directory.check_link(path, root)
+    formats.check_link(path, root)
     try:
         plan, issues = acl.parse(formats.values(path))
     except BadDefinition as error:
