@@ -5,6 +5,10 @@ Schema for editors and the reference are made from the same tables.
 
 Templates are rendered by a function that the caller passes in: those of `early_texts` here, the
 others by `resolve` when the command is about to run.
+
+A definition with such templates is read twice, by the same function, `read`. The first time nothing is known
+about variables: `early_texts` lists the templates, so that the caller can fetch all their variables with one
+request. The second time `build` renders them. `late_texts` and `resolve` do the same for one command.
 """
 
 from __future__ import annotations

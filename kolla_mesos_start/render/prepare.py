@@ -92,7 +92,8 @@ class Preparer:
     def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, Stamp | None]]:
         """The graph of a definition, and the stamps of the znodes that it was read from (None: no znode).
 
-        Its early templates are rendered with the published variables.
+        Its early templates are rendered with the published variables, which are read between the two passes
+        over the definition: see `schema`.
         """
         document = load(definition.data)
         texts = schema.early_texts(document)

@@ -63,10 +63,11 @@ def build_graph(
     Raises BadDefinition or CannotRender if no agent can. Numbers and dependencies are not checked if they
     come from a template with names that only the agent knows.
     """
-    if any(IMAGE_GENERATION in text.text for text in early_texts(document)):
+    early = early_texts(document)
+    if any(IMAGE_GENERATION in text.text for text in early):
         return None  # A placeholder must not be used as a generation.
     renderer = Renderer(_context(znodes, variables), missing_is_empty)
-    guessed = any(name in text.text for text in early_texts(document) for name in KNOWN_TO_AGENTS)
+    guessed = any(name in text.text for text in early for name in KNOWN_TO_AGENTS)
     try:
         graph = build(document, znodes.service_name, renderer.text)
     except CannotRender:
