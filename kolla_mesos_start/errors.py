@@ -177,9 +177,10 @@ class NoRight(AccessDenied):
 
 
 class CannotRender(AgentError):
-    """A variable or the content of a file is missing, or a template has an error."""
+    """A variable or the content of a file is missing, or a template has an error (on its `line`)."""
 
     status = 78
+    line: int | None = None
 
 
 class MissingVariable(CannotRender):

@@ -74,6 +74,14 @@ class Rendered(NamedTuple):
     missing: tuple[Missing, ...]
 
 
+class FaultyTemplate(CannotRender):
+    """A template has an error on one of its lines."""
+
+    def __init__(self, label: str, line: int, why: str) -> None:
+        super().__init__(f"{label} line {line}: {why}")
+        self.line = line
+
+
 class Sandbox:
     """Renders templates, one at a time, with the defaults of jinja2."""
 
@@ -118,7 +126,7 @@ class Sandbox:
         try:
             return Rendered(self._text(text.text), tuple(self._missing))
         except CannotRender as error:  # From a function among the values: add the line.
-            raise CannotRender(f"{text.label} line {_line_of(error)}: {error.reason}") from error
+            raise FaultyTemplate(text.label, _line_of(error), error.reason) from error
         except FAULTS as error:
             # A missing value can make an operation fail: then it is what to report.
             is_consequence = self._missing and not isinstance(error, SecurityError)
@@ -149,17 +157,17 @@ class Sandbox:
 
 
 def _is_of_all(key: object) -> bool:
-    """Whether `mapping.key` may be a method that tells of all items, like `keys`."""
+    """Whether `mapping.key` may be a method that returns all items, like `keys`."""
     return key != "get" and hasattr(dict, str(key))
 
 
 def _fault(label: str, error: BaseException) -> CannotRender:
     """The error to report: only the kind of `error`, whose message may hold a value, except a parser's."""
     if isinstance(error, TemplateSyntaxError):
-        return CannotRender(f"{label} line {error.lineno}: {syntax_error(error)}")
+        return FaultyTemplate(label, error.lineno, syntax_error(error))
     kind = type(error).__name__
     what = f"{kind}: {EXPLAINED[kind]}" if kind in EXPLAINED else kind
-    return CannotRender(f"{label} line {_line_of(error)}: {what}")
+    return FaultyTemplate(label, _line_of(error), what)
 
 
 def syntax_error(error: TemplateSyntaxError) -> str:

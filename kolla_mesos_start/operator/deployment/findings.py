@@ -54,12 +54,6 @@ def from_issue(file: str, issue: str, severity: str = ERROR) -> Finding:
     return Finding(severity, file, int(match[1]) if match else None, issue)
 
 
-def line_in(reason: str) -> int | None:
-    """The line of a template that the agent's renderer names."""
-    match = re.search(r" line ([0-9]+): ", reason)
-    return int(match[1]) if match else None
-
-
 def first_lines(uses: Iterable[tuple[str, int]]) -> dict[str, int]:
     """The first line of each name, of all the lines on which they are used."""
     found: dict[str, int] = {}

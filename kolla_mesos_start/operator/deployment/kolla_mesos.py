@@ -41,7 +41,6 @@ from kolla_mesos_start.operator.deployment.findings import (
     Issue,
     first_lines,
     from_issue,
-    line_in,
     located,
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate
@@ -242,7 +241,7 @@ class _LayoutPass:
             self.findings.append(Finding(ERROR, file, error.line, error.reason))
             return None
         except CannotRender as error:
-            self.findings.append(Finding(ERROR, file, line_in(error.reason), error.reason))
+            self.findings.append(Finding(ERROR, file, error.line, error.reason))
             return None
         lines = first_lines((use.name, use.line) for use in missing)
         for name, line in lines.items():

@@ -35,7 +35,6 @@ from kolla_mesos_start.operator.deployment.findings import (
     Sources,
     first_lines,
     in_order,
-    line_in,
     located,
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate, Template
@@ -499,7 +498,7 @@ class _OnHost:
             rendered = renderer.text(text)
         except CannotRender as error:
             if text.label not in self.unsure:
-                self.issues.append(Issue(ERROR, node, error.reason, label, line=line_in(error.reason)))
+                self.issues.append(Issue(ERROR, node, error.reason, label, line=error.line))
             self.unsure.add(text.label)
         missing = first_lines((each.name, each.line) for each in renderer.missing if each.is_variable)
         if missing:
