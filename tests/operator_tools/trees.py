@@ -70,17 +70,14 @@ def view(
     times: Mapping[str, float] = MappingProxyType({}),
     changed: float = NOW,
     zxids: Mapping[str, int] = MappingProxyType({}),
+    found: View | None = None,
 ) -> View:
-    """All that `live` wants to know; `times` and `zxids` are those of single znodes."""
-    nodes = {f"{ZNODES.deployment}/{path}": value for path, value in tree.items()}
+    """All that `live` wants to know; `times` and `zxids` are those of single znodes.
+
+    `found` is what is known already, and is added to.
+    """
+    nodes, below = znodes(tree)
     instants = {f"{ZNODES.deployment}/{path}": instant for path, instant in times.items()}
-    for path in list(nodes):
-        while (path := path.rpartition("/")[0]) and path != "/kolla":
-            nodes.setdefault(path, "")
-    below: dict[str, set[str]] = defaultdict(set)
-    for path in nodes:
-        above, _, name = path.rpartition("/")
-        below[above].add(name)
 
     def answer(query: Query) -> Any:
         if query.children:
@@ -89,10 +86,32 @@ def view(
         znode = _znode(nodes, query.path, instants.get(query.path, changed), zxid, len(below[query.path]))
         return znode.stat if znode and query.stat else znode
 
-    found = View()
+    found = View() if found is None else found
     while missing := live.queries(found) - found.keys():
         found.update({query: answer(query) for query in missing})
     return found
+
+
+def znodes(tree: Tree) -> tuple[dict[str, Any], Mapping[str, set[str]]]:
+    """The content of each znode by its path, with all parents; and the names below each."""
+    nodes = {f"{ZNODES.deployment}/{path}": value for path, value in tree.items()}
+    for path in list(nodes):
+        while (path := path.rpartition("/")[0]) and path != "/kolla":
+            nodes.setdefault(path, "")
+    below: dict[str, set[str]] = defaultdict(set)
+    for path in nodes:
+        above, _, name = path.rpartition("/")
+        below[above].add(name)
+    return nodes, below
+
+
+def fired(view: View, before: Tree, after: Tree) -> set[str]:
+    """The paths on which a watch fires between two trees."""
+    (old, names), (new, others) = znodes(before), znodes(after)
+    read = {query.path for query in view}
+    listed = {query.path for query in view if query.children}
+    found = {path for path in read if old.get(path) != new.get(path) or (path in old) != (path in new)}
+    return found | {path for path in listed if names[path] != others[path]}
 
 
 def _znode(nodes: Tree, path: str, changed: float, zxid: int, children: int) -> Znode | None:

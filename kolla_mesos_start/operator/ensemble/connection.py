@@ -32,6 +32,7 @@ from kolla_mesos_start.zookeeper.wire import (
     GetChildren2,
     GetData,
     Id,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -191,16 +192,22 @@ def children(client: Client, paths: Iterable[str]) -> dict[str, Sequence[str]]:
     return {path: names or [] for path, names in client.children(paths).items()}
 
 
-def answers(client: Client, queries: Iterable[Query], *, watch: bool = False) -> dict[Query, Any]:
-    """The answer to each query. With `watch`, the session reports the paths that change later."""
+def answers(
+    client: Client, queries: Iterable[Query], *, watch: bool = False, denied: set[str] | None = None
+) -> dict[Query, Any]:
+    """The answer to each query. With `watch`, the session reports the paths that change later.
+
+    Paths that we have no right to read are added to `denied` and count as absent; without it they are an
+    error.
+    """
     found: dict[Query, Any] = {}
     new = list(queries)
     while new:
-        found.update(_results(client, {query: _question(query, watch) for query in new}))
+        found.update(_results(client, {query: _question(query, watch) for query in new}, denied=denied))
         # Reading an absent znode sets no watch; `exists` does. One that was created meanwhile is read again.
         absent = [query for query in new if watch and found[query] is None and not query.stat]
         stats = _results(client, {query: Exists(query.path, True) for query in absent})
-        new = [query for query, stat in stats.items() if stat]
+        new = [query for query, stat in stats.items() if stat and query.path not in (denied or ())]
     for query, value in found.items():
         if not query.stat and query.children:
             found[query] = tuple(sorted(value[0])) if value else ()
@@ -215,9 +222,18 @@ def _question(query: Query, watch: bool) -> Any:
     return (GetChildren2 if query.children else GetData)(query.path, watch)
 
 
-def _results(client: Client, operations: Mapping[Any, Any], *ignored: type[Exception]) -> dict[Any, Any]:
+def _results(
+    client: Client,
+    operations: Mapping[Any, Any],
+    *ignored: type[Exception],
+    denied: set[str] | None = None,
+) -> dict[Any, Any]:
     """The result of each request; None for an error that is `ignored`, by default that of an absent znode."""
     results = client.each(operations)
+    if denied is not None:
+        refused = [key for key, result in results.items() if isinstance(result, NoAuthError)]
+        denied.update(operations[key].path for key in refused)
+        results.update(dict.fromkeys(refused))
     _check(operations, results, *(ignored or (NoNodeError,)))
     return {key: None if isinstance(result, Exception) else result for key, result in results.items()}
 

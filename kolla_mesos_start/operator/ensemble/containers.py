@@ -162,7 +162,8 @@ def queries(znodes: Znodes, view: View) -> Iterator[Query]:
     yield children_of(daemon(znodes).ready)
     below = view.get(children_of(znodes.definition))
     for place, name in zip(places(znodes), (CONTAINERS, PARTY)):
-        if below is None or name in below:
+        # Others may see the containers of a service whose definition they can't read.
+        if below is None or name in below or znodes.definition in view.denied:
             yield children_of(place)
     for path in _paths(znodes, view).values():
         yield data_of(path)

@@ -187,7 +187,7 @@ def queries(znodes: Znodes, election: Election, view: View) -> Iterator[Query]:
         yield children_of(place)
         yield from (data_of(f"{place}/{host}") for host in view.names(place))
     # The last sign of a host that is missing.
-    for host in {*view.hosts(znodes.status).get(znodes.role, ()), *view.names(at.members)}:
+    for host in {*view.hosts(znodes.status, znodes.role), *view.names(at.members)}:
         yield from map(data_of, _signs(znodes._replace(host=host), election))
 
 

@@ -6,6 +6,7 @@ What belongs here: reading what `DeploymentReader` asks for, and watching it.
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.operator.ensemble import services
@@ -14,15 +15,26 @@ from kolla_mesos_start.operator.ensemble.view import View, read_all
 from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.live.reader import DeploymentReader
+from kolla_mesos_start.zookeeper.query import children_of, data_of, stat_of
 
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a group
 
 
 class Mirror:
-    """One deployment. Without `watching` it is read once."""
+    """One deployment. Without `watching` it is read once.
 
-    def __init__(self, client: OperatorClient, live: DeploymentReader, *, watching: bool = False) -> None:
-        self._client, self._live, self._watching = client, live, watching
+    `partly`: what we have no right to read is left out, and named by `denied`; otherwise it is an error.
+    """
+
+    def __init__(
+        self,
+        client: OperatorClient,
+        live: DeploymentReader,
+        *,
+        watching: bool = False,
+        partly: bool = False,
+    ) -> None:
+        self._client, self._live, self._watching, self._partly = client, live, watching, partly
         self._view = View()
         self._stale: set[str] = set()  # paths
         if watching:
@@ -31,14 +43,27 @@ class Mirror:
 
     def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
-        return self._live.deployment(self.view())
+        view = self.view()
+        if not self._watching:
+            return self._live.deployment(view)
+        # A thousand services take a second, and a busy machine longer: the session must not expire meanwhile.
+        return self._client.loop.compute(lambda: self._live.deployment(view))
 
     def view(self) -> View:
         """What is known. Only what is missing or has changed is read."""
-        for query in [query for query in self._view if query.path in self._stale]:
-            self._view.pop(query)
+        for path in self._stale:
+            for query in (data_of(path), children_of(path), stat_of(path)):
+                self._view.pop(query)
+            self._view.denied.discard(path)
         self._stale.clear()
-        return read_all(self._client, self._live.queries, self._view, watch=self._watching)
+        return read_all(
+            self._client, self._live.queries, self._view, watch=self._watching, partly=self._partly
+        )
+
+    @property
+    def denied(self) -> Set[str]:
+        """The paths that we have no right to read."""
+        return self._view.denied
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change, and for others just after it; False if none came in `timeout` seconds."""
@@ -52,10 +77,11 @@ class Mirror:
         self._stale.update(query.path for query in self._view)
 
 
-def mirror(invocation: Invocation, *, watching: bool = False) -> Mirror:
+def mirror(invocation: Invocation, *, watching: bool = False, partly: bool = False) -> Mirror:
     """The deployment that the command line names. NotThere if there is none."""
     znodes = invocation.require_deployment()
-    return Mirror(invocation.client, DeploymentReader(znodes, invocation.given), watching=watching)
+    live = DeploymentReader(znodes, invocation.given)
+    return Mirror(invocation.client, live, watching=watching, partly=partly)
 
 
 def named(deployment: LiveDeployment, name: str) -> LiveService:

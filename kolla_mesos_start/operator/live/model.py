@@ -87,7 +87,9 @@ class LiveStep(NamedTuple):
 class LiveService(NamedTuple):
     """`definition` is its mzxid (0: nothing is published), `issues` say why it has no graph. `begun`: at
     least one container has started, ever; `tells`: its containers write what they are doing. `owner` is the
-    service that has claimed the role. `election` is that of its daemon, if it has one."""
+    service that has claimed the role. `election` is that of its daemon, if it has one. `hosts`: where its
+    containers have started. `denied`: we have no right to read something that the record is made from;
+    `definition_denied`: the definition."""
 
     name: str
     definition: int
@@ -102,6 +104,9 @@ class LiveService(NamedTuple):
     owner: str
     gone: tuple[GoneContainer, ...]
     election: LiveElection | None = None
+    hosts: tuple[str, ...] = ()
+    denied: bool = False
+    definition_denied: bool = False
 
     @property
     def role(self) -> str:

@@ -7,7 +7,7 @@ Pure: `queries` returns what must be read, which grows with what is found; `depl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from kolla_mesos_start.definition.forms import ENDED, GLOBAL, LOCAL
@@ -44,26 +44,37 @@ class DeploymentReader:
         self.znodes = znodes
         self.definitions = Definitions(given)
         self._unread = Unread(znodes, given.keys())
+        self._generations: states.Published = {}
+        self._inputs: tuple[object, object] = (None, None)
 
     # -- what must be read --------------------------------------------------------------------------
 
     def queries(self, view: View) -> set[Query]:
-        """What must be read. Call it again when that is read, until nothing is new."""
-        found = {*self._tree_queries(view), *self._unread.shared_queries(view)}
+        """What must still be read. Call it again when that is read, until nothing is left."""
         self._unread.look(view)
+        found = set(view.kept("tree", None, lambda: _missing(self._tree_queries(view), view)))
         for znodes in self.services(view):
-            found.update(self.definitions.queries(znodes, view))
-            found.update(containers.queries(znodes, view))
-            published = self.definitions.find(znodes, view)
-            if published.graph:
-                existing = containers.containers(znodes, view)
-                found.update(steps.queries(znodes, published.graph, existing, view))
-                daemon = published.graph.daemon
-                if daemon and daemon.election:
-                    found.update(election.queries(znodes, daemon.election, view))
-                found.update(self._unread.queries(znodes, published.graph, existing, view))
-                found.update(_gone_queries(znodes, published, len(existing), view))
-        return {each if each.required == 1 else each._replace(required=1) for each in found}
+            found.update(
+                view.kept(
+                    ("queries", znodes.service_name),
+                    self._unread.shared,
+                    lambda own=znodes: _missing(self._service_queries(own, view), view),  # type: ignore[misc]
+                )
+            )
+        return found
+
+    def _service_queries(self, znodes: Znodes, view: View) -> Iterator[Query]:
+        yield from self.definitions.queries(znodes, view)
+        yield from containers.queries(znodes, view)
+        published = self.definitions.find(znodes, view)
+        if published.graph:
+            existing = containers.containers(znodes, view)
+            yield from steps.queries(znodes, published.graph, existing, view)
+            daemon = published.graph.daemon
+            if daemon and daemon.election:
+                yield from election.queries(znodes, daemon.election, view)
+            yield from self._unread.queries(znodes, published.graph, existing, view)
+            yield from _gone_queries(znodes, published, len(existing), view)
 
     def _tree_queries(self, view: View) -> Iterator[Query]:
         """The services, the hosts, the roles on each, and how starts ended there."""
@@ -71,6 +82,7 @@ class DeploymentReader:
             yield children_of(path)
             if path != self.znodes.deployment:
                 yield data_of(path)
+        yield from self._unread.shared_queries(view)
         yield data_of(self.znodes.publication)
         yield children_of(self.znodes.publication)
         yield children_of(self.znodes.status)
@@ -89,15 +101,17 @@ class DeploymentReader:
         """The paths of the deployment, and of everything that may be a service or lead to one."""
         return list(walk(view.level, [self.znodes.deployment], is_service_part))
 
-    def services(self, view: View) -> list[Znodes]:
+    def services(self, view: View) -> Sequence[Znodes]:
         """The znodes of each service: of a definition, or of anything that belongs to one."""
-        found = []
+        return view.kept("services", None, lambda: sorted(self._services(view)))
+
+    def _services(self, view: View) -> Iterator[Znodes]:
         for path in self._walk(view)[1:]:
             own = self.znodes._replace(service_name=path[len(self.znodes.deployment) + 1 :])
             znode = view.znode(path)
-            if (znode and znode.data.strip()) or PARTS.intersection(view.names(path)):
-                found.append(own)
-        return sorted(found)
+            is_service = (znode and znode.data.strip()) or PARTS.intersection(view.names(path))
+            if is_service or path in view.denied:
+                yield own
 
     # -- what it means --------------------------------------------------------------------------------
 
@@ -105,8 +119,19 @@ class DeploymentReader:
         """The deployment, once all `queries` are answered."""
         self._unread.look(view)
         services = self.services(view)
-        generations = dict(each for znodes in services for each in self._generations(znodes, view))
-        found = {each.service_name: self._service(each, generations, view) for each in services}
+        generations = dict(each for znodes in services for each in self._generations_of(znodes, view))
+        if generations != self._generations:
+            self._generations = generations
+        if self._inputs[0] is not self._unread.shared or self._inputs[1] is not self._generations:
+            self._inputs = self._unread.shared, self._generations
+        found = {
+            each.service_name: view.kept(
+                ("service", each.service_name),
+                self._inputs,
+                lambda own=each: self._service(own, self._generations, view),  # type: ignore[misc]
+            )
+            for each in services
+        }
         znodes = [view.znode(each.definition) for each in services]
         stats = [znode.stat for znode in znodes if znode]
         status = f"{self.znodes.status}/"
@@ -155,14 +180,29 @@ class DeploymentReader:
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
             gone=tuple(_gone(znodes, compared, view)),
             election=elected,
+            hosts=tuple(hosts_of(znodes, view)),
+            denied=view.met_denied,
+            definition_denied=znodes.definition in view.denied,
         )
 
-    def _generations(self, znodes: Znodes, view: View) -> Iterator[tuple[tuple[str, str], str]]:
+    def _generations_of(self, znodes: Znodes, view: View) -> Sequence[tuple[tuple[str, str], str]]:
         """The published generations of a service's one-time commands."""
-        graph = self.definitions.find(znodes, view).graph
-        for command in graph.commands if graph else ():
-            if command.run_once and command.generation:
-                yield (command.path, command.run_once), command.generation
+
+        def find() -> list[tuple[tuple[str, str], str]]:
+            graph = self.definitions.find(znodes, view).graph
+            return [
+                ((command.path, command.run_once), command.generation)
+                for command in (graph.commands if graph else ())
+                if command.run_once and command.generation
+            ]
+
+        return view.kept(("generations", znodes.service_name), None, find)
+
+
+def _missing(queries: Iterable[Query], view: View) -> list[Query]:
+    """Those that are not answered yet."""
+    normal = (each if each.required == 1 else each._replace(required=1) for each in queries)
+    return [each for each in normal if each not in view]
 
 
 # -- containers that have ended ---------------------------------------------------------------------------

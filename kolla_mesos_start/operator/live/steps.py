@@ -72,7 +72,7 @@ def live_steps(
 
 def hosts_of(znodes: Znodes, view: View) -> Sequence[str]:
     """The hosts on which containers of a service have started."""
-    return view.hosts(znodes.status).get(znodes.role, ())
+    return view.hosts(znodes.status, znodes.role)
 
 
 def _scopes(command: Command, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:

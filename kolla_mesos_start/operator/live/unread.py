@@ -42,9 +42,12 @@ class Unread:
     """Compares what the containers of one deployment have read with what is published."""
 
     def __init__(self, znodes: Znodes, given: Set[str]) -> None:
-        """`given` are variables that containers have from elsewhere than ZooKeeper."""
+        """`given` are variables that containers have from elsewhere than ZooKeeper.
+
+        `shared`: the last changes of the deployment's variables, with their names, sorted.
+        """
         self._above, self._given = f"{znodes.deployment}/{VARIABLES}", given
-        self._shared: list[tuple[int, str]] = []
+        self.shared: list[tuple[int, str]] = []
         self._used: dict[str, tuple[object, _Used]] = {}
 
     # -- what must be read --------------------------------------------------------------------------
@@ -80,7 +83,9 @@ class Unread:
     def look(self, view: View) -> None:
         """Note when the variables of the deployment have changed; call it before `queries` and `compare`."""
         stats = ((view.get(stat_of(f"{self._above}/{name}")), name) for name in view.names(self._above))
-        self._shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
+        shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
+        if shared != self.shared:  # Otherwise what was made with it stays.
+            self.shared = shared
 
     def compare(
         self, znodes: Znodes, graph: Graph | None, containers: Sequence[Container], view: View
@@ -119,7 +124,7 @@ class Unread:
 
     def _changed(self, znodes: Znodes, read: int, view: View) -> frozenset[str]:
         """The variables that have changed after a zxid, of the deployment or of the service."""
-        names = {name for _, name in self._shared[bisect_left(self._shared, (read + 1, "")) :]}
+        names = {name for _, name in self.shared[bisect_left(self.shared, (read + 1, "")) :]}
         above = f"{znodes.definition}/{VARIABLES}"
         for name in view.names(above):
             stat = view.get(stat_of(f"{above}/{name}"))
