@@ -291,6 +291,13 @@ def ready_query(znodes: Znodes) -> Query:
     return stat_of(daemon(znodes, LOCAL).ready)
 
 
+def gone_queries(znodes: Znodes) -> list[Query]:
+    """What must be read to know whether a daemon on a host was ready, and is no longer."""
+    at = daemon(znodes, LOCAL)
+    # A watch on the stat alone does not fire for a child.
+    return [ready_query(znodes), children_of(at.ready), data_of(at.state)]
+
+
 def has_lost_children(stat: Any) -> bool:
     """Whether more znodes were created below a znode than exist now: it counts creations and deletions."""
     return stat is not None and stat.cversion > stat.numChildren

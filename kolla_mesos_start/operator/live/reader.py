@@ -178,7 +178,7 @@ class DeploymentReader:
             begun=recorded or bool(compared or ended),
             tells=containers.says_what_it_does(znodes, view),
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
-            gone=tuple(_gone(znodes, compared, view)),
+            gone=tuple(_gone(znodes, published.wanted, compared, view)),
             election=elected,
             hosts=tuple(hosts_of(znodes, view)),
             denied=view.met_denied,
@@ -240,11 +240,10 @@ def _gone_queries(
         yield from (data_of(f"{slots}/{each}") for each in view.names(slots))
     if existing < published.wanted:
         for host in hosts_of(znodes, view):
-            own = znodes._replace(host=host)
-            yield from (containers.ready_query(own), data_of(containers.daemon(own, LOCAL).state))
+            yield from containers.gone_queries(znodes._replace(host=host))
 
 
-def _gone(znodes: Znodes, existing: Sequence[Container], view: View) -> Iterator[GoneContainer]:
+def _gone(znodes: Znodes, wanted: int, existing: Sequence[Container], view: View) -> Iterator[GoneContainer]:
     """The containers that were ready and have disappeared; one for each host that has no other one."""
     slots = f"{containers.daemon(znodes).refreshes}/slots"
     ids = {each.id for each in existing}
@@ -255,7 +254,8 @@ def _gone(znodes: Znodes, existing: Sequence[Container], view: View) -> Iterator
         if znode and containers.container_id(name) not in ids and host and host not in hosts:
             hosts.add(host)
             yield GoneContainer(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
-    for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
+    missing = hosts_of(znodes, view) if len(existing) < wanted else ()
+    for own in (znodes._replace(host=host) for host in missing if host not in hosts):
         ready, state = view.get(containers.ready_query(own)), view.znode(containers.daemon(own, LOCAL).state)
         if state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"

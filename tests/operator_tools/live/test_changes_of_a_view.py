@@ -44,6 +44,8 @@ def possible() -> dict[str, Sequence[Any]]:
                 None,
                 *(container(state, host=host, read="0x3e7", definition="3e8") for state in STATES),
             ]
+            found[f"status/{host}/{role}/daemon/ready"] = [""]
+            found[f"status/{host}/{role}/daemon/ready/1"] = [None, "{}"]
             found[f"{at}/daemon/ready/{host}"] = [None, "{}"]
     return found
 
@@ -68,7 +70,12 @@ def test_what_is_kept_is_what_would_be_read(seed: int) -> None:
 
 def counted(seen: list[str], role: str, look: View, path: str) -> Callable[[], object]:
     """Makes something of a path, and notes that."""
-    return lambda: (seen.append(role), look.znode(path))
+
+    def make() -> object:
+        seen.append(role)
+        return look.znode(path)
+
+    return make
 
 
 def test_a_change_concerns_only_what_has_read_it() -> None:
