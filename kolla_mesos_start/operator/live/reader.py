@@ -178,7 +178,7 @@ class DeploymentReader:
             begun=recorded or bool(compared or ended),
             tells=containers.says_what_it_does(znodes, view),
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
-            gone=tuple(_gone(znodes, published.wanted, compared, view)),
+            gone=tuple(_gone(znodes, published, compared, view)),
             election=elected,
             hosts=tuple(hosts_of(znodes, view)),
             denied=view.met_denied,
@@ -232,32 +232,34 @@ def _gone_queries(
 ) -> Iterator[Query]:
     """What must be read to know which containers of a daemon have disappeared, if some are missing."""
     daemon = published.graph.daemon if published.graph else None
-    if daemon is None:
-        return
-    if daemon.width is not None:
+    if daemon and daemon.width is not None:
         slots = f"{containers.daemon(znodes).refreshes}/slots"
         yield children_of(slots)
         yield from (data_of(f"{slots}/{each}") for each in view.names(slots))
-    if existing < published.wanted:
+    if daemon and existing < published.wanted:
         for host in hosts_of(znodes, view):
             yield from containers.gone_queries(znodes._replace(host=host))
 
 
-def _gone(znodes: Znodes, wanted: int, existing: Sequence[Container], view: View) -> Iterator[GoneContainer]:
+def _gone(
+    znodes: Znodes, published: PublishedDefinition, existing: Sequence[Container], view: View
+) -> Iterator[GoneContainer]:
     """The containers that were ready and have disappeared; one for each host that has no other one."""
+    # Not what is in the view because it was needed earlier.
+    needed = {query.path for query in _gone_queries(znodes, published, len(existing), view)}
     slots = f"{containers.daemon(znodes).refreshes}/slots"
     ids = {each.id for each in existing}
     hosts = {each.host for each in existing if each.is_live}
-    for name in view.names(slots):
+    for name in view.names(slots) if slots in needed else ():
         znode = view.znode(f"{slots}/{name}")
         host = _slot_host(znode.data) if znode else ""
         if znode and containers.container_id(name) not in ids and host and host not in hosts:
             hosts.add(host)
             yield GoneContainer(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
-    missing = hosts_of(znodes, view) if len(existing) < wanted else ()
-    for own in (znodes._replace(host=host) for host in missing if host not in hosts):
+    for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
         ready, state = view.get(containers.ready_query(own)), view.znode(containers.daemon(own, LOCAL).state)
-        if state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
+        is_needed = containers.ready_query(own).path in needed
+        if is_needed and state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"
             yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)
 
