@@ -130,8 +130,8 @@ DECIDE = (
 )
 # The folders and modules of the operator's tool, lowest first: each imports only those before it.
 LAYERS = (
-    *("terminal", "deployment", "ensemble", "invocation", "validation", "live", "timeline", "manifests"),
-    *("local", "commands", "cli"),
+    *("terminal", "deployment", "ensemble", "invocation", "validation", "live", "timeline", "metrics"),
+    *("manifests", "local", "commands", "cli"),
 )
 EFFECTS = {
     "os",

@@ -9,6 +9,7 @@ Lowest first; each imports only what is above it in this list (`tests/test_house
     validation      what is wrong in a directory
     live            a running deployment as one record, and why it is not up
     timeline        how a start went
+    metrics         a running deployment for Prometheus
     manifests       files for launchers
     local           a deployment on this machine (`up`)
     commands        one file for each subcommand

@@ -75,6 +75,7 @@ SUBCOMMANDS = (
     ),
     ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
     ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
+    ListedCommand("metrics", "metrics.SUBCOMMAND", "serve the state of a deployment for Prometheus"),
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
     ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),
     ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),

@@ -1,0 +1,1 @@
+"""A running deployment for Prometheus: its metrics, and the endpoint that serves them."""

@@ -1,0 +1,146 @@
+"""The HTTP endpoint that Prometheus scrapes.
+
+What belongs here: which samples are current, and serving them. Requests run in threads of their own: a slow
+client must not delay the session. They only read what the main thread has left in `Exposition`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
+
+from kolla_mesos_start import __version__
+from kolla_mesos_start.errors import BadUsage, CannotWrite
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.live.mirror import Mirror
+from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
+from kolla_mesos_start.operator.metrics import families
+from kolla_mesos_start.operator.metrics.families import Connection, Sample
+
+PATH = "/metrics"
+REQUEST_TIMEOUT = 10.0  # seconds; a client that is slower is disconnected
+BACKLOG = 16  # connections that wait for a thread
+OPENMETRICS = CONTENT_TYPE_LATEST.partition(";")[0]
+
+
+class Exposition:
+    """The current samples. The main thread calls `read` after each change; others call `page`."""
+
+    def __init__(self, client: OperatorClient, source: Mirror, deployment: str) -> None:
+        self._client, self._source, self._deployment = client, source, deployment
+        self._services: dict[str, tuple[LiveService, list[Sample]]] = {}
+        self._samples: Sequence[Sample] | None = None  # None: not read again since the last connection
+        self._connections = 1
+        client.session.on_connected(self._connect)
+
+    def _connect(self) -> None:
+        # All watches are gone: what is known is not served until it has been read again.
+        self._samples = None
+        self._connections += 1
+
+    def read(self) -> None:
+        """Read what has changed."""
+        connections = self._connections
+        deployment = self._source.deployment()
+        samples = [
+            *families.of_deployment(deployment, len(self._source.denied), time.time()),
+            *(sample for each in self._of_services(deployment) for sample in each),
+        ]
+        if connections == self._connections:
+            self._samples = samples
+
+    def _of_services(self, deployment: LiveDeployment) -> Sequence[list[Sample]]:
+        """The samples of each service, made again only for those that have changed."""
+        before, self._services = self._services, {}
+        for name, service in deployment.services.items():
+            known = before.get(name)
+            same = known is not None and known[0] is service
+            self._services[name] = known if known and same else (service, families.of_service(service))
+        return [samples for _, samples in self._services.values()]
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """What is served now, and its content type; `accept` is the header of a request."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self), content_type
+
+    def collect(self) -> list[Metric]:
+        """The families; called by prometheus_client's encoders."""
+        session, samples = self._client.session, self._samples
+        is_current = samples is not None and session.connected
+        connection = Connection(
+            deployment=self._deployment,
+            version=__version__,
+            is_current=is_current,
+            connections=self._connections,
+            sessions=session.sessions,
+            timeout=session.timeout,
+        )
+        shown = samples if samples is not None and is_current else ()
+        return families.families([*families.of_connection(connection), *shown])
+
+
+# -- the server ---------------------------------------------------------------------------------------------
+
+
+def address(text: str) -> tuple[str, int]:
+    """The host and the port of `HOST:PORT`; an IPv6 address is in brackets. BadUsage for anything else."""
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if is_bracketed else host
+    number = int(port) if port.isascii() and port.isdigit() else -1
+    if not colon or not host or not 0 < number < 65536 or (":" in host and not is_bracketed):
+        raise BadUsage(f"--listen {text}: expected HOST:PORT, such as 127.0.0.1:9105 or [::1]:9105")
+    return host, number
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `page` at PATH."""
+
+    daemon_threads = True
+    request_queue_size = BACKLOG
+
+    def __init__(self, host: str, port: int) -> None:
+        self.page: Callable[[str], tuple[bytes, str]] | None = None
+        try:
+            (self.address_family, *_, own), *_ = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            super().__init__(own[:2], _Handler)  # type: ignore[arg-type]
+        except OSError as error:
+            why = error.strerror or error
+            raise CannotWrite(f"--listen {host}:{port}: {why}: give a free port of this machine") from error
+
+    def serve(self, page: Callable[[str], tuple[bytes, str]]) -> None:
+        """Serve in a thread from now on."""
+        self.page = page
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that disconnect."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT
+    server: Server
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH or self.server.page is None:
+            self.send_error(404, f"the metrics are at {PATH}")
+            return
+        body, content_type = self.server.page(self.headers.get("Accept", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged."""
