@@ -60,7 +60,7 @@ setup(
         # For kolla_mesos_ctl, which runs outside containers.
         "operator": ["PyYAML>=5.4", "prometheus_client>=0.16", "rich>=13", "shtab>=1.9"],
         # For bin/docs.
-        "docs": ["PyYAML>=5.4", "furo", "rich>=13", "shtab>=1.9", "sphinx>=7"],
+        "docs": ["PyYAML>=5.4", "furo", "prometheus_client>=0.16", "rich>=13", "shtab>=1.9", "sphinx>=7"],
         "test": [
             "check-jsonschema",
             "cyclonedx-python-lib",

@@ -3,6 +3,7 @@
     .. definition-keys:: command        the keys of one kind of object in a definition
     .. exit-statuses::                  of the agent
     .. subcommands::                    of kolla_mesos_ctl, each with its --help
+    .. metrics::                        of kolla_mesos_ctl metrics
 
 What a key or a status means is written in the code, beside what it does; these directives only lay it out.
 """
@@ -22,6 +23,7 @@ from docutils.statemachine import StringList
 from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import json_schema
+from kolla_mesos_start.operator.metrics.families import COUNTER, FAMILIES, INFO, PREFIX
 
 COLUMNS = "88"  # of the terminal for which --help is printed
 
@@ -115,6 +117,19 @@ class Subcommands(Generated):
             yield from _help(each.format_help())
 
 
+class Metrics(Generated):
+    """The metrics that the tool serves."""
+
+    def text(self) -> Iterator[str]:
+        """A row for each, with its labels."""
+        suffixes = {COUNTER: "_total", INFO: "_info"}
+        rows = (
+            (f"``{PREFIX}{name}{suffixes.get(kind, '')}``", ", ".join(labels), meaning)
+            for name, (kind, labels, meaning) in FAMILIES.items()
+        )
+        yield from table("45 20 35", ("metric", "labels", "meaning"), rows)
+
+
 def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -134,4 +149,5 @@ def setup(app: Any) -> Mapping[str, bool]:
     app.add_directive("definition-keys", DefinitionKeys)
     app.add_directive("exit-statuses", ExitStatuses)
     app.add_directive("subcommands", Subcommands)
+    app.add_directive("metrics", Metrics)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

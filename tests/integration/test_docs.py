@@ -72,6 +72,7 @@ OPENSTACK = "etc/openstack/README.rst"
 GALERA = "etc/examples/galera/README.rst"
 LOAD_BALANCER = "etc/examples/loadbalancer/README.rst"
 KOLLA_BUILD = "etc/kolla-build/README.rst"
+MONITORING = "etc/monitoring/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
 START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
 PUBLISH, SET = (f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl {word}" for word in ("publish", "set"))
@@ -552,6 +553,20 @@ def is_a_definition(block: Block, ground: Ground) -> None:
     assert f"{service}: 2 commands checked, no errors; 1 of 1 files would change" in agent.said
 
 
+def shows_metrics(block: Block, ground: Ground) -> None:
+    """Of what is published there."""
+    ground.zk.create("/kolla/site/web", b'{"service": {"daemon": {"command": "web"}}}', makepath=True)
+    assert 'kolla_mesos_service_up{service="web"} 0.0' in ground.stranger.types(block.text)
+
+
+def is_accepted_by_prometheus(block: Block, ground: Ground) -> None:
+    """The alerts are where it looks for them."""
+    place = ground.stranger.home / "prometheus.yml"
+    alerts = ROOT / "etc/monitoring/alerts.yml"
+    place.write_text(block.text.replace("/etc/prometheus/kolla/alerts.yml", str(alerts)))
+    ground.stranger.types(f"promtool check config {place}")
+
+
 def shows_who_waits(block: Block, ground: Ground) -> None:
     """Nothing is up yet, so two of them end with 1."""
     is_published(the_block(README, "kolla_mesos_ctl publish"), ground)
@@ -805,6 +820,11 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl reset": forgets_a_host,
         "kolla_mesos_ctl snapshot": moves_to_another_ensemble,
     },
+    f"{GUIDE}/monitor.rst": {
+        f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_metrics,
+        "rule_files:": is_accepted_by_prometheus,
+    },
+    MONITORING: {"promtool": is_typed},
     f"{GUIDE}/live-change.rst": {
         "service:\n  daemon:\n    command: haproxy": is_parsed,
         "service:\n  daemon:\n    command: [nova-api]": is_parsed,
