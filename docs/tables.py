@@ -23,7 +23,7 @@ from docutils.statemachine import StringList
 from kolla_mesos_start import errors
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import json_schema
-from kolla_mesos_start.operator.metrics.families import COUNTER, FAMILIES, INFO, PREFIX
+from kolla_mesos_start.operator.metrics.families import FAMILIES, PREFIX, SUFFIXES
 
 COLUMNS = "88"  # of the terminal for which --help is printed
 
@@ -122,9 +122,8 @@ class Metrics(Generated):
 
     def text(self) -> Iterator[str]:
         """A row for each, with its labels."""
-        suffixes = {COUNTER: "_total", INFO: "_info"}
         rows = (
-            (f"``{PREFIX}{name}{suffixes.get(kind, '')}``", ", ".join(labels), meaning)
+            (f"``{PREFIX}{name}{SUFFIXES.get(kind, '')}``", ", ".join(labels), meaning)
             for name, (kind, labels, meaning) in FAMILIES.items()
         )
         yield from table("45 20 35", ("metric", "labels", "meaning"), rows)

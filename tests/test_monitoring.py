@@ -11,13 +11,12 @@ from typing import Any
 
 import yaml
 
-from kolla_mesos_start.operator.metrics.families import COUNTER, FAMILIES, INFO, PREFIX
+from kolla_mesos_start.operator.metrics.families import FAMILIES, PREFIX, SUFFIXES
 from tests import CHECKOUT
 
 MONITORING = CHECKOUT / "etc" / "monitoring"
 RULES, TESTS, DASHBOARD = (MONITORING / name for name in ("alerts.yml", "alerts_test.yml", "dashboard.json"))
 PAGE = CHECKOUT / "docs" / "guide" / "monitor.rst"
-SUFFIXES = {COUNTER: "_total", INFO: "_info"}
 SERVED = {f"{PREFIX}{name}{SUFFIXES.get(kind, '')}" for name, (kind, *_) in FAMILIES.items()}
 
 

@@ -15,7 +15,7 @@ from typing import Callable
 from kazoo.client import KazooClient
 
 import kolla_mesos_start
-from tests.benchmarks import costs, events, faults, openstack, refreshing, scale, starts
+from tests.benchmarks import costs, events, faults, monitoring, openstack, refreshing, scale, starts
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.machine import describe
 from tests.benchmarks.table import Row, as_json, as_text
@@ -35,6 +35,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "memory": costs.memory,
     "health": starts.health,
     "refreshing": refreshing.refreshing,
+    "metrics": monitoring.metrics,
     "faults": faults.faults,
     "scale": scale.scale,
     "openstack": openstack.openstack,

@@ -10,7 +10,7 @@ from kolla_mesos_start.errors import BadUsage, Stopped
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror
 from kolla_mesos_start.operator.metrics import endpoint
-from kolla_mesos_start.operator.metrics.endpoint import OPENMETRICS, PATH, Exposition, Server
+from kolla_mesos_start.operator.metrics.endpoint import PATH, Exposition, Server
 
 
 def run(invocation: Invocation) -> int:
@@ -20,8 +20,7 @@ def run(invocation: Invocation) -> int:
         raise BadUsage("give either --listen HOST:PORT or --once; see kolla_mesos_ctl metrics --help")
     if options.once:
         _, exposition = _read(invocation)
-        page, _ = exposition.page(OPENMETRICS)
-        sys.stdout.write(page.decode())
+        sys.stdout.write(exposition.page().decode())
         return 0
     with Server(*endpoint.address(options.listen)) as server:
         _serve(invocation, server)
@@ -59,7 +58,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Serve the state of a deployment as metrics for Prometheus, in the OpenMetrics format or in Prometheus's own.
+Serve the state of a deployment as metrics for Prometheus, in the OpenMetrics format.
 ZooKeeper is read once and then watched: it is asked again only for what has changed, however often Prometheus
 scrapes. A running container is never asked.
 

@@ -1,6 +1,6 @@
 """The HTTP endpoint that Prometheus scrapes.
 
-What belongs here: which samples are current, and serving them. Requests run in threads of their own: a slow
+What belongs here: which metrics are current, and serving them. Requests run in threads of their own: a slow
 client must not delay the session. They only read what the main thread has left in `Exposition`.
 """
 
@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
 from kolla_mesos_start import __version__
@@ -23,58 +21,52 @@ from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.metrics import families
-from kolla_mesos_start.operator.metrics.families import Connection, Sample
+from kolla_mesos_start.operator.metrics.families import Connection, Text
 
 PATH = "/metrics"
 REQUEST_TIMEOUT = 10.0  # seconds; a client that is slower is disconnected
 BACKLOG = 16  # connections that wait for a thread
-OPENMETRICS = CONTENT_TYPE_LATEST.partition(";")[0]
 
 
 class Exposition:
-    """The current samples. The main thread calls `read` after each change; others call `page`."""
+    """What is served. The main thread calls `read` after each change; other threads call `page`."""
 
     def __init__(self, client: OperatorClient, source: Mirror, deployment: str) -> None:
         self._client, self._source, self._deployment = client, source, deployment
-        self._services: dict[str, tuple[LiveService, list[Sample]]] = {}
-        self._samples: Sequence[Sample] | None = None  # None: not read again since the last connection
+        self._services: dict[str, tuple[LiveService, Text]] = {}
+        self._parts: Sequence[Text] | None = None  # None: not read again since the last connection
         self._connections = 1
         client.session.on_connected(self._connect)
 
     def _connect(self) -> None:
         # All watches are gone: what is known is not served until it has been read again.
-        self._samples = None
+        self._parts = None
         self._connections += 1
 
     def read(self) -> None:
         """Read what has changed."""
         connections = self._connections
         deployment = self._source.deployment()
-        samples = [
-            *families.of_deployment(deployment, len(self._source.denied), time.time()),
-            *(sample for each in self._of_services(deployment) for sample in each),
-        ]
+        whole = families.of_deployment(deployment, len(self._source.denied), time.time())
+        # A thousand services take a moment, and the session goes on.
+        services = self._client.loop.compute(lambda: self._of_services(deployment))
         if connections == self._connections:
-            self._samples = samples
+            self._parts = [families.encoded(whole), *services]
 
-    def _of_services(self, deployment: LiveDeployment) -> Sequence[list[Sample]]:
-        """The samples of each service, made again only for those that have changed."""
+    def _of_services(self, deployment: LiveDeployment) -> Sequence[Text]:
+        """The lines of each service, made again only for those that have changed."""
         before, self._services = self._services, {}
         for name, service in deployment.services.items():
             known = before.get(name)
-            same = known is not None and known[0] is service
-            self._services[name] = known if known and same else (service, families.of_service(service))
-        return [samples for _, samples in self._services.values()]
+            if known is None or known[0] is not service:
+                known = service, families.encoded(families.of_service(service))
+            self._services[name] = known
+        return [text for _, text in self._services.values()]
 
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """What is served now, and its content type; `accept` is the header of a request."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self), content_type
-
-    def collect(self) -> list[Metric]:
-        """The families; called by prometheus_client's encoders."""
-        session, samples = self._client.session, self._samples
-        is_current = samples is not None and session.connected
+    def page(self) -> bytes:
+        """What is served now."""
+        session, parts = self._client.session, self._parts
+        is_current = parts is not None and session.connected
         connection = Connection(
             deployment=self._deployment,
             version=__version__,
@@ -83,8 +75,8 @@ class Exposition:
             sessions=session.sessions,
             timeout=session.timeout,
         )
-        shown = samples if samples is not None and is_current else ()
-        return families.families([*families.of_connection(connection), *shown])
+        shown = parts if parts is not None and is_current else ()
+        return families.page([families.encoded(families.of_connection(connection)), *shown]).encode()
 
 
 # -- the server ---------------------------------------------------------------------------------------------
@@ -108,7 +100,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = BACKLOG
 
     def __init__(self, host: str, port: int) -> None:
-        self.page: Callable[[str], tuple[bytes, str]] | None = None
+        self.page: Callable[[], bytes] | None = None
         try:
             (self.address_family, *_, own), *_ = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -118,7 +110,7 @@ class Server(ThreadingHTTPServer):
             why = error.strerror or error
             raise CannotWrite(f"--listen {host}:{port}: {why}: give a free port of this machine") from error
 
-    def serve(self, page: Callable[[str], tuple[bytes, str]]) -> None:
+    def serve(self, page: Callable[[], bytes]) -> None:
         """Serve in a thread from now on."""
         self.page = page
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -135,9 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != PATH or self.server.page is None:
             self.send_error(404, f"the metrics are at {PATH}")
             return
-        body, content_type = self.server.page(self.headers.get("Accept", ""))
+        body = self.server.page()
         self.send_response(200)
-        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Type", CONTENT_TYPE_LATEST)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

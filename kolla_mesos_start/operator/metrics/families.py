@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Union
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.operator.ensemble.containers import DRAINING, PRESENT, Container
@@ -30,6 +31,7 @@ SETTLED = ("ready", "finished")  # states in which a container waits for nothing
 
 GAUGE, COUNTER, INFO = GaugeMetricFamily, CounterMetricFamily, InfoMetricFamily
 Kind = type[Union[GaugeMetricFamily, CounterMetricFamily, InfoMetricFamily]]
+SUFFIXES: Mapping[Kind, str] = {COUNTER: "_total", INFO: "_info"}
 # The name (without `_total` and `_info`), its labels, and its meaning; in the order in which they are served.
 SERVICE, HOST, COMMAND = ("service",), ("service", "host"), ("service", "command")
 FAMILIES: Mapping[str, tuple[Kind, Sequence[str], str]] = {
@@ -276,17 +278,53 @@ def _of_election(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], f
         yield "election_waiting_timestamp_seconds", (), found.since
 
 
-# -- for prometheus_client ----------------------------------------------------------------------------------
+# -- as text ------------------------------------------------------------------------------------------------
+
+Text = Mapping[str, str]
+END = "# EOF\n"
 
 
-def families(samples: Iterable[Sample]) -> list[Metric]:
-    """The families of these samples, in the order of the table."""
+class _Registry:
+    """What an encoder of prometheus_client wants."""
+
+    def __init__(self, family: Metric) -> None:
+        self.family = family
+
+    def collect(self) -> list[Metric]:
+        return [self.family]
+
+
+def _family(name: str) -> Metric:
+    kind, labels, meaning = FAMILIES[name]
+    found: Metric = kind(f"{PREFIX}{name}", meaning, labels=() if kind is INFO else labels)
+    return found
+
+
+def _encoded(family: Metric) -> tuple[str, str]:
+    """The head and the lines of a family in the OpenMetrics format."""
+    text = generate_latest(_Registry(family)).decode()  # type: ignore[no-untyped-call]
+    head = text.index("\n", text.index("# TYPE")) + 1
+    return text[:head], text[head : -len(END)]
+
+
+def encoded(samples: Iterable[Sample]) -> Text:
+    """The lines of these samples by family."""
     found: dict[str, Metric] = {}
-    for name, (kind, labels, meaning) in FAMILIES.items():
-        found[name] = kind(f"{PREFIX}{name}", meaning, labels=() if kind is INFO else labels)
-    for family, values, value in samples:
-        kind, labels, _ = FAMILIES[family]
-        given = dict(zip(labels, values))
-        suffix = {COUNTER: "_total", INFO: "_info"}.get(kind, "")
-        found[family].add_sample(f"{PREFIX}{family}{suffix}", given, float(value))
-    return [family for family in found.values() if family.samples]
+    for name, values, value in samples:
+        kind, labels, _ = FAMILIES[name]
+        if name not in found:
+            found[name] = _family(name)
+        found[name].add_sample(
+            f"{PREFIX}{name}{SUFFIXES.get(kind, '')}", dict(zip(labels, values)), float(value)
+        )
+    return {name: _encoded(family)[1] for name, family in found.items()}
+
+
+def page(parts: Sequence[Text]) -> str:
+    """One page of these lines: each family once, in the order of the table."""
+    lines: list[str] = []
+    for name in FAMILIES:
+        own = [part[name] for part in parts if name in part]
+        if own:
+            lines += [_encoded(_family(name))[0], *own]
+    return "".join([*lines, END])

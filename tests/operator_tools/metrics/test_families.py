@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from kolla_mesos_start.operator.metrics import families
 from kolla_mesos_start.operator.metrics.families import FAMILIES, Connection, Sample
@@ -180,24 +178,16 @@ def test_what_a_container_writes_becomes_no_label() -> None:
     }
 
 
-class _Registry(Collector):
-    def __init__(self, found: list[Sample]) -> None:
-        self.found = found
-
-    def collect(self) -> Any:
-        return families.families(self.found)
-
-
 def test_the_output_is_openmetrics_with_conventional_names() -> None:
     connection = Connection("site", "1", True, 2, 1, 10.0)
-    text = generate_latest(  # type: ignore[no-untyped-call]
-        _Registry([*families.of_connection(connection), *samples(WAITING)])
-    ).decode()
+    parts = [families.encoded(each) for each in (families.of_connection(connection), samples(WAITING))]
+    text = families.page(parts)
     found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     parsed = {each.name: each for each in found}
     assert parsed["kolla_mesos_zookeeper_connections"].type == "counter"
     assert parsed["kolla_mesos_deployment"].type == "info"
     assert text.endswith("# EOF\n")
+    assert sum(len(each.samples) for each in parsed.values()) == text.count("\n") - 2 * len(parsed) - 1
 
 
 @pytest.mark.parametrize("name", FAMILIES)
