@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kolla_mesos_start.operator.metrics import families
 from kolla_mesos_start.operator.metrics.families import FAMILIES, Connection, Sample
-from kolla_mesos_start.tree.publication import Mark
+from kolla_mesos_start.tree.publication import PublicationMark
 from tests.operator_tools.live.test_election import DEFINITION, FORMED, hosts
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready
 
@@ -143,7 +143,7 @@ def test_a_container_that_was_killed_is_gone() -> None:
 def test_a_publication_runs_or_is_unfinished(is_running: bool, expected: tuple[int, int]) -> None:
     tree: Tree = {
         "app/api": definition(),
-        ".publication": json.loads(Mark("publication", "me", "now", None).encoded()),
+        ".publication": json.loads(PublicationMark("publication", "me", "now", None).encoded()),
     }
     lock = {".publication/lock-1": ""} if is_running else {}
     found = metrics({**tree, **lock})
