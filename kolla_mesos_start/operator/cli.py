@@ -74,6 +74,7 @@ SUBCOMMANDS = (
         "explain why a deployment is not up: root causes, and what each blocks",
     ),
     ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
+    ListedCommand("logs", "logs.SUBCOMMAND", "show the logs of a service's containers, or how to read them"),
     ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
     ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),

@@ -22,10 +22,12 @@ from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import election
 from kolla_mesos_start.operator.live.explanation import not_current
+from kolla_mesos_start.operator.live.logs import see
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
+from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
 SHOWN = 3  # names in the list of older things that a container runs
@@ -198,16 +200,17 @@ def _head(service: LiveService, width: int) -> Line:
 
 
 class StatusRow(NamedTuple):
-    """A row of a service: the name, state, duration and generation; and what it is doing."""
+    """A row of a service: the name, state, duration and generation; what it is doing; how to read its log."""
 
     cells: tuple[str, str, str, str]
     doing: str
     style: str
+    log: str = ""
 
     def line(self, widths: Sequence[int]) -> Line:
         """The cells in columns."""
         cells = "".join(f"  {cell:{width}}" for cell, width in zip(self.cells, widths) if width)
-        return Line(f"{cells}  ", self.style, self.doing)
+        return Line(f"{cells}  ", self.style, "; ".join(filter(None, (self.doing, self.log))))
 
 
 def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
@@ -224,9 +227,10 @@ def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
         doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
         if ended.stage == DAEMON:
             doing = f"{ended.command} {ended.how()}"
-        yield StatusRow((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
+        cells = (ended.host, "ended", lasting(now - ended.at), "")
+        yield StatusRow(cells, doing, "red", see(service, ended.host, ""))
     for step in service.steps:
-        yield from _attempts(step, now)
+        yield from _attempts(service, step, now)
 
 
 def _election(service: LiveService, now: float) -> Iterator[StatusRow]:
@@ -248,7 +252,9 @@ def _container(service: LiveService, container: Container, now: float) -> Status
     reason, command = container.reason, container.command
     doing = reason if command in reason else f"{command}: {reason}" if reason else command
     style = COLOURS.get(container.stage, "red")
-    return StatusRow((container.host, container.stage, lasting(now - container.since), runs), doing, style)
+    cells = (container.host, container.stage, lasting(now - container.since), runs)
+    is_failing = container.stage == "unready" or container.code == CHECK
+    return StatusRow(cells, doing, style, see(service, container.host, "") if is_failing else "")
 
 
 def _age(service: LiveService, container: Container) -> str:
@@ -267,14 +273,15 @@ def older(container: Container) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _attempts(step: LiveStep, now: float) -> Iterator[StatusRow]:
+def _attempts(service: LiveService, step: LiveStep, now: float) -> Iterator[StatusRow]:
     """The attempts of a command that is not done."""
     for attempt in step.attempts:
         if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
             detail = attempt.detail
             words = describe(detail.attempt, detail.host, detail.message)
+            log = see(service, detail.host, "") if attempt.state == ERROR else ""
             cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
-            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"))
+            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"), log)
 
 
 def describe(attempt: int, host: str, message: str) -> str:

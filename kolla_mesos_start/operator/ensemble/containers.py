@@ -30,6 +30,7 @@ from kolla_mesos_start.report import (
     REFRESH_STUCK,
     RESTART,
 )
+from kolla_mesos_start.settings import LOGS_LIMIT
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
@@ -68,7 +69,7 @@ class Container(NamedTuple):
     definition, `read` the zxid up to which it has read; None: unknown. `follows`: its files are refreshed
     after a change. `code` is the topic of `reason`, see `report`. `outside`: why external services have not
     answered. `older` is filled in by `live.unread`. `is_settling`: it is ready, but has not written yet what
-    its daemon has read."""
+    its daemon has read. `logs`: how to read its log, as it says itself."""
 
     id: str
     host: str
@@ -86,6 +87,7 @@ class Container(NamedTuple):
     code: str = ""
     outside: Mapping[str, str] = MappingProxyType({})
     is_settling: bool = False
+    logs: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -217,6 +219,7 @@ def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool
         code=code,
         outside={key: text(outside, key) for key in outside} if isinstance(outside, dict) else {},
         is_settling=is_settling,
+        logs=log_location(facts),
     )
 
 
@@ -224,6 +227,12 @@ def text(facts: Mapping[str, Any], key: str) -> str:
     """A text that a container has written, fit to be shown; empty if it is something else."""
     value = facts.get(key)
     return printable(value) if isinstance(value, str) else ""
+
+
+def log_location(facts: Mapping[str, Any]) -> str:
+    """How to read a container's log, as it says itself; a text that is too long is ignored."""
+    found = text(facts, "logs")
+    return found if len(found) <= LOGS_LIMIT else ""
 
 
 def _zxid(value: str) -> int | None:

@@ -22,7 +22,7 @@ UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is e
 
 class EndedStart(NamedTuple):
     """How the last start on a host failed: the reason, and when (seconds since the epoch). `retriable`: the
-    same container may be started again."""
+    same container may be started again. `logs`: how to read its log."""
 
     host: str
     stage: str
@@ -33,6 +33,7 @@ class EndedStart(NamedTuple):
     at: float
     zxid: int
     code: str = ""
+    logs: str = ""
 
     def how(self, ago: str = "") -> str:
         """A sentence without its subject: with the exit status, or why that is unknown."""

@@ -184,6 +184,7 @@ def _ended(znodes: Znodes, view: View) -> Iterator[EndedStart]:
                 at=znode.stat.mtime / 1000,
                 zxid=znode.stat.mzxid,
                 code=text(facts, "code"),
+                logs=containers.log_location(facts),
             )
 
 

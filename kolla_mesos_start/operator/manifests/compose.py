@@ -58,7 +58,7 @@ def service(container: PerHostContainer) -> Document:
         # podman-compose and docker compose would choose different ones.
         "container_name": container.full_name,
         "command": [escaped(each) for each in workload.argv],
-        "environment": {name: escaped(value) for name, value in container.environ("docker").items()},
+        "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
         **_network(container),
         "user": None if workload.user is None else str(workload.user),
         "security_opt": ["no-new-privileges:true"],

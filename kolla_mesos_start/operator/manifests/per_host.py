@@ -49,12 +49,12 @@ class PerHostContainer(NamedTuple):
         """Its unique name on the host. The parts contain no underscore."""
         return f"{self.project}_{self.name}"
 
-    def environ(self, engine: str) -> Mapping[str, str]:
+    def environ(self, show_logs: str) -> Mapping[str, str]:
         """Its environment. The host is the name in launch.yml, at which others reach its ports.
 
-        `engine` is the program that runs it.
+        `show_logs` is the command that shows a log, without the container's name.
         """
-        found = {"KOLLA_HOSTNAME": self.host, "KOLLA_LOGS": f"{engine} logs {self.full_name}"}
+        found = {"KOLLA_HOSTNAME": self.host, "KOLLA_LOGS": f"{show_logs} {self.full_name}"}
         if self.workload.on_own_network and self.workload.ports and self.workload.hosts:
             found["KOLLA_ADDRESS"] = self.host
         return {**found, **self.workload.environ}
