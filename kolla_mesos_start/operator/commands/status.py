@@ -20,7 +20,7 @@ from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
-from kolla_mesos_start.operator.live import election
+from kolla_mesos_start.operator.live import election, rollouts
 from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.logs import see
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
@@ -158,7 +158,7 @@ def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: 
     lines = []
     for service in services:
         if service.name in rows or service.is_up:
-            lines.append(_head(service, names))
+            lines.append(_head(service, names, now))
         else:
             lines.append(_brief(service, names, now))
         lines += [row.line(widths) for row in rows.get(service.name, ())]
@@ -167,7 +167,7 @@ def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: 
 
 def _brief(service: LiveService, width: int, now: float) -> Line:
     """A service in one line, with what most of its unready containers are doing."""
-    head = _head(service, width)
+    head = _head(service, width, now)
     doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
     if service.graph is None or not doing:
         return head
@@ -184,7 +184,7 @@ def _stages(service: LiveService) -> str:
     return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
 
 
-def _head(service: LiveService, width: int) -> Line:
+def _head(service: LiveService, width: int, now: float) -> Line:
     if not service.definition:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
@@ -192,9 +192,9 @@ def _head(service: LiveService, width: int) -> Line:
     what = "done" if service.is_task else "ready"
     state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
     # During a rollout "all ready" alone would be misleading.
-    state = ", ".join([state, *not_current(service.containers)])
-    is_current = all(each.is_current for each in service.containers)
-    style = "bold green" if service.is_up and is_current else "bold yellow"
+    rollout = rollouts.state(service)
+    state = state if rollout.is_over else f"{state}, {rollout.words(now)}"
+    style = "bold green" if service.is_up and rollout.is_over else "bold yellow"
     stages = _stages(service)
     return Line(state, style, f"  {stages}" if stages else "")
 
@@ -309,6 +309,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
         "wanted": service.wanted,
         "definition": f"{service.definition:x}" if service.definition else None,
         "issues": list(service.issues),
+        "rollout": rollouts.state(service).data(),
         "containers": [_container_data(container) for container in service.containers],
         "commands": [
             {
@@ -326,7 +327,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
 
 def _container_data(container: Container) -> dict[str, Any]:
     data = container._asdict()
-    behind, _ = data.pop("older"), data.pop("is_settling")
+    behind, _, _ = (data.pop(name) for name in ("older", "is_settling", "written"))
     refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
     return {
         **data,

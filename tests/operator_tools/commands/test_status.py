@@ -59,7 +59,7 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
     ]
     text = " ".join(" ".join(shown(tree, width=200)).split())
     for words in (
-        "z/web 0 of 2 ready, 1 container needs a restart 1 unready",
+        "z/web 0 of 2 ready, 0 of 1 current (restart needed: web1 for 0 s) 1 unready",
         "web1 unready 1 min 15 s older definition (restart it) http: 503",
         "h2 ended 0 s web/daemon: missing: x (the agent's exit status: 78)",
         "sync error 0 s attempt 3 on h1: exit status 1",
@@ -79,13 +79,13 @@ def test_a_roll_out_shows_how_far_it_is() -> None:
         "web/.containers/2": container("ready", definition="3e7", host="h2", generation="5"),
     }
     assert shown(tree)[2:] == [
-        "web  2 of 2 ready, 2 containers need a restart",
+        "web  2 of 2 ready, 0 of 2 current (restart needed: h1, h2 for 0 s)",
         "  h1  ready  0 s  older definition (restart it)",
         "  h2  ready  0 s  5, older definition (restart it)",
     ]
     tree["web/.containers/2"] = container("ready", definition="3e8", host="h2", generation="6")
     assert shown(tree)[2:] == [
-        "web  2 of 2 ready, 1 container needs a restart",
+        "web  2 of 2 ready, 1 of 2 current (restart needed: h1 for 0 s)",
         "  h1  ready  0 s  older definition (restart it)",
         "  h2  ready  0 s  6, current",
     ]
