@@ -9,7 +9,7 @@ import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -27,6 +27,7 @@ from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
@@ -49,7 +50,7 @@ def run(invocation: Invocation) -> int:
     options = invocation.options
     if options.watch:
         _watch(invocation)
-    deployment = _chosen(mirror(invocation), options.service)
+    deployment = _chosen(mirror(invocation), options)
     if invocation.as_json:
         invocation.print_json(as_data(deployment))
     else:
@@ -63,26 +64,38 @@ def _print(deployment: LiveDeployment, out: Console) -> None:
     show(out, lines)
 
 
-def _chosen(source: Mirror, name: str | None) -> LiveDeployment:
+def _chosen(source: Mirror, options: argparse.Namespace) -> LiveDeployment:
     deployment = source.deployment()
-    if name is None:
-        return deployment
-    service = named(deployment, name)
-    return deployment._replace(services={service.name: service})
+    services = deployment.services
+    if options.service is not None:
+        service = named(deployment, options.service)
+        services = {service.name: service}
+    if options.host is not None:
+        services = _on_host(services, options.host)
+    return deployment._replace(services=services)
+
+
+def _on_host(services: Mapping[str, LiveService], host: str) -> Mapping[str, LiveService]:
+    """The services that have something on a host, with only that. NotThere suggests another host."""
+    found = {name: each.on_host(host) for name, each in services.items() if host in each.hosts}
+    if not found:
+        hosts = {each for service in services.values() for each in service.hosts}
+        raise NotThere(f"no container is on {host}{existing(host, hosts)}")
+    return found
 
 
 def _watch(invocation: Invocation) -> None:
     """Redraw after every change, until Ctrl-C."""
-    out, name = invocation.out, invocation.options.service
+    out, options = invocation.out, invocation.options
     if invocation.as_json or not out.is_terminal:
         raise BadUsage("--watch needs a terminal; leave it out, or see `wait`")
     source = mirror(invocation, watching=True)
-    deployment = _chosen(source, name)
+    deployment = _chosen(source, options)
     with Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(fitting(deployment, time.time(), out.width, out.height), refresh=True)
             if source.wait(TICK):
-                deployment = _chosen(source, name)
+                deployment = _chosen(source, options)
 
 
 # -- fitting into a terminal ----------------------------------------------------------------------------
@@ -348,6 +361,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "service", metavar="SERVICE", nargs="?", help="only this service, by its name or role"
     )
+    parser.add_argument("--host", metavar="H", help="only the containers on this host")
     parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
     add_format(parser)
 
@@ -360,6 +374,10 @@ for how long.
 Each container has its generation, and lists what has changed since it started: its definition, variables or
 files (by name), or its image. "restart it" means that it needs a restart to get the changes; "refreshing"
 means that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up, else 1.
+
+During a rollout the line of a service says how many of its containers run what is published, which refresh,
+which have failed or need a restart, and for how long. With --host, as many instances are wanted as there are
+containers on that host.
 """,
     example="kolla_mesos_ctl status --watch --deployment site",
     add_arguments=_add_arguments,

@@ -134,6 +134,28 @@ class LiveService(NamedTuple):
         return self.graph is not None and self.ready >= self.wanted
 
     @property
+    def hosts(self) -> set[str]:
+        """The hosts of its containers, of failed starts, and of containers that have disappeared."""
+        return {each.host for found in (self.containers, self.ended, self.gone) for each in found}
+
+    def on_host(self, host: str) -> LiveService:
+        """What there is of it on one host: as many instances are wanted as there are containers."""
+        containers = tuple(each for each in self.containers if each.host == host)
+        steps = (
+            step._replace(
+                attempts=tuple(each for each in step.attempts if host in (each.scope, each.detail.host))
+            )
+            for step in self.steps
+        )
+        return self._replace(
+            containers=containers,
+            ended=tuple(each for each in self.ended if each.host == host),
+            gone=tuple(each for each in self.gone if each.host == host),
+            steps=tuple(steps),
+            wanted=max(len(containers), 1),
+        )
+
+    @property
     def role_taken(self) -> bool:
         """Whether another service has claimed its role; then no container of this one starts."""
         return self.owner not in ("", self.name)

@@ -175,3 +175,27 @@ def test_a_thousand_containers_fit(large: LiveDeployment, width: int, height: in
     assert lines[0] == "site: 20 of 100 services up"
     if height == 2000:
         assert sum(line.startswith("  h") for line in lines) == 1000
+
+
+def test_one_host_shows_only_what_is_there() -> None:
+    """As many instances are wanted as there are containers."""
+    tree = {
+        "a": definition(instances=2),
+        **ready("a", "1", "2"),
+        "a/.containers/1": container("ready", host="h1"),
+        "a/.containers/2": container("ready", host="h2"),
+        "b": definition(instances=3),
+        "b/.containers/1": container("waiting", host="h1"),
+        "b/.containers/2": container("waiting", host="h3"),
+        "c": definition(),
+        "status/h1/c/ended": {"stage": "render", "command": "c/daemon", "reason": "missing: x", "status": 78},
+        "d": definition(),
+    }
+    services = deployment(tree).services
+    on_host = {name: each.on_host("h1") for name, each in services.items() if "h1" in each.hosts}
+    assert {name: (each.ready, each.wanted, each.is_up) for name, each in on_host.items()} == {
+        "a": (1, 1, True),
+        "b": (0, 1, False),
+        "c": (0, 1, False),
+    }
+    assert [each.host for service in on_host.values() for each in service.containers] == ["h1", "h1"]
