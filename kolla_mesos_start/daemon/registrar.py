@@ -212,6 +212,7 @@ class Registrar:
 
         order = Refreshing(*handoff.refreshing or ())
         refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
+        refresher.own = self.reporter.report.ephemeral
         if order.width is not None:
             from kolla_mesos_start.daemon.rollout import Rollout
 

@@ -77,6 +77,7 @@ SUBCOMMANDS = (
     ListedCommand("logs", "logs.SUBCOMMAND", "show the logs of a service's containers, or how to read them"),
     ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
+    ListedCommand("restart", "restart.SUBCOMMAND", "restart the daemons of a service"),
     ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),
     ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
     ListedCommand(

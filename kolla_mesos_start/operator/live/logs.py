@@ -49,6 +49,22 @@ class LogLocation(NamedTuple):
         return self.works_anywhere or (self.host in here and bool(self.argv))
 
     @property
+    def restart(self) -> str:
+        """The launcher's command that starts the container again; empty if it is not known.
+
+        Only for people: a container must not choose which other one is restarted.
+        """
+        words = list(self.argv)
+        if not words or self.is_file:
+            return ""
+        if words[0] == "journalctl":
+            return f"systemctl restart {words[2]}"
+        if words[0] == "kubectl":
+            namespace = words[1 : words.index("logs")]
+            return " ".join(["kubectl", *namespace, "delete", "pod", words[words.index("logs") + 1]])
+        return f"{words[0]} restart {words[2]}"
+
+    @property
     def text(self) -> str:
         """For a sentence: the command, and where it works."""
         what = self.logs if self.is_file else f"`{self.logs}`"

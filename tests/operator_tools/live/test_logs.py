@@ -40,6 +40,21 @@ def test_a_known_command_is_split_into_words(logs: str, argv: list[str]) -> None
     assert LogLocation("h2", logs).is_readable(HERE) is (argv[0] == "kubectl")
 
 
+@pytest.mark.parametrize(
+    ("logs", "restart"),
+    [
+        ("podman logs site_web", "podman restart site_web"),
+        ("journalctl --unit site_web", "systemctl restart site_web"),
+        ("kubectl -n site logs web-0 -c agent", "kubectl -n site delete pod web-0"),
+        ("kubectl logs web-0", "kubectl delete pod web-0"),
+        ("/var/log/web.log", ""),
+        ("podman run evil", ""),
+    ],
+)
+def test_the_command_of_the_launcher_that_starts_it_again(logs: str, restart: str) -> None:
+    assert LogLocation("h1", logs).restart == restart
+
+
 @pytest.mark.parametrize("logs", REFUSED)
 def test_everything_else_is_only_printed(logs: str) -> None:
     """The text comes from a container."""
