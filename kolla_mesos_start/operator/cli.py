@@ -75,6 +75,7 @@ SUBCOMMANDS = (
     ),
     ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
     ListedCommand("logs", "logs.SUBCOMMAND", "show the logs of a service's containers, or how to read them"),
+    ListedCommand("events", "events.SUBCOMMAND", "print what happened, and with --follow what happens"),
     ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
     ListedCommand("restart", "restart.SUBCOMMAND", "restart the daemons of a service"),

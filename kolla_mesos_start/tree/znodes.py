@@ -12,6 +12,7 @@
         .generations                        the generations in its definition, for others, if it was
                                             published with an ACL
       .acl                                  acl.yml, as it was published
+      .events                               the last publications and actions of operators
       .publication                          who published last, when, and whether that has finished
         <id>__lock__<number>                who is publishing, or waits to      (ephemeral)
       .token_floor                          the largest fencing token that was removed with its znode
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 PARTY = ".party"
 RECORDED_ACL, RECORDED_GENERATIONS = ".acl", ".generations"
-PUBLICATION, TOKEN_FLOOR = ".publication", ".token_floor"
+PUBLICATION, TOKEN_FLOOR, EVENTS = ".publication", ".token_floor", ".events"
 
 
 class CommandZnodes(NamedTuple):
@@ -152,6 +153,10 @@ class Znodes(NamedTuple):
     @property
     def publication(self) -> str:
         return f"{self.deployment}/{PUBLICATION}"
+
+    @property
+    def events(self) -> str:
+        return f"{self.deployment}/{EVENTS}"
 
     @property
     def definition(self) -> str:

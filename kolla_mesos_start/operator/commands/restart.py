@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.ensemble import event_record
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import restarting
@@ -31,7 +32,11 @@ def run(invocation: Invocation) -> int:
     obstacles.update({each.id: f"it has not begun within {restarting.LIMIT:g} s" for each in silent})
     begun = [each for each in wanted if not obstacles[each.id]]
     if begun:
-        print(f"{service.daemon} restarts on {on_hosts(begun)}{_width(service)}")
+        on = f"on {on_hosts(begun)}"
+        event_record.append(
+            invocation.client, znodes, "restart", [service.daemon], services=[service.name], detail=on
+        )
+        print(f"{service.daemon} restarts {on}{_width(service)}")
         print(f"to wait until all are ready again: kolla_mesos_ctl wait {service.role}")
     others = [each for each in wanted if obstacles[each.id]]
     for each in others:

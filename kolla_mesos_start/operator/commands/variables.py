@@ -85,7 +85,7 @@ def run_set(invocation: Invocation) -> int:
     znodes, name = _place(invocation)
     _note_given(invocation, name)
     path, client = places(znodes, name)[0], invocation.client
-    with publication.locked(client, znodes) as lock:
+    with publication.locked(client, znodes, action="set") as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
         publisher.write({variables.node(znodes, path): data})
     if publisher.counts.by_change["unchanged"]:
@@ -103,7 +103,7 @@ def run_set(invocation: Invocation) -> int:
 def run_unset(invocation: Invocation) -> int:
     """Remove one value, and print which one is used now. StillNeeded if a service could not start then."""
     znodes, name = _place(invocation)
-    with publication.locked(invocation.client, znodes) as lock:
+    with publication.locked(invocation.client, znodes, action="unset") as lock:
         return _unset(invocation, lock, znodes, name)
 
 
@@ -120,6 +120,7 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
             " set another value instead; nothing was changed"
         )
     lock.write([ZnodeChange(path, None)], {path: b""})
+    lock.changes.append(variables.node(znodes, path))
     print(f"removed {path}")
     left = next(iter(variables.values(client, further)), None)
     where = znodes.service_name or "the whole deployment"

@@ -69,8 +69,8 @@ class Container(NamedTuple):
     definition, `read` the zxid up to which it has read; None: unknown. `follows`: its files are refreshed
     after a change. `code` is the topic of `reason`, see `report`. `outside`: why external services have not
     answered. `older` is filled in by `live.unread`. `is_settling`: it is ready, but has not written yet what
-    its daemon has read. `logs`: how to read its log, as it says itself. `written`: when it has
-    last written what it is doing."""
+    its daemon has read. `logs`: how to read its log, as it says itself. `created` and
+    `written`: when it has first and last written what it is doing."""
 
     id: str
     host: str
@@ -89,6 +89,7 @@ class Container(NamedTuple):
     outside: Mapping[str, str] = MappingProxyType({})
     is_settling: bool = False
     logs: str = ""
+    created: float = 0.0
     written: float = 0.0
 
     @property
@@ -222,6 +223,7 @@ def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool
         outside={key: text(outside, key) for key in outside} if isinstance(outside, dict) else {},
         is_settling=is_settling,
         logs=log_location(facts),
+        created=znode.stat.ctime / 1000,
         written=znode.stat.mtime / 1000,
     )
 
