@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
+from kolla_mesos_start.operator.ensemble import services
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import events
-from kolla_mesos_start.operator.live.events import DeploymentEvent, EventReader
-from kolla_mesos_start.operator.live.mirror import Mirror, named
+from kolla_mesos_start.operator.live.events import DeploymentEvent, EventReader, Look
+from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.terminal.durations import UNITS
 from kolla_mesos_start.report import utc
 
@@ -26,7 +27,7 @@ def run(invocation: Invocation) -> int:
     reader = EventReader(invocation.require_deployment(), invocation.given)
     mirror = Mirror(invocation.client, reader, watching=options.follow)
     look = reader.look(mirror.view(), time.time())
-    service = named(look.deployment, options.service).name if options.service else ""
+    service = _service(look, options.service) if options.service else ""
     found = events.between(events.NOTHING, look)
     _print(invocation, [each for each in found if each.at >= (options.since or 0.0)], service)
     while options.follow:
@@ -34,6 +35,12 @@ def run(invocation: Invocation) -> int:
         before, look = look, reader.look(mirror.view(), time.time())
         _print(invocation, events.between(before, look), service)
     return 0
+
+
+def _service(look: Look, name: str) -> str:
+    """The service of that name or role, which may have been removed."""
+    recorded = {service for entry in look.entries for service in entry.services}
+    return services.chosen(name, {*look.deployment.services, *recorded}, look.deployment.id)
 
 
 def _print(invocation: Invocation, found: Iterable[DeploymentEvent], service: str) -> None:

@@ -68,6 +68,8 @@ def append(
 def merge(client: OperatorClient, znodes: Znodes, entries: Sequence[Entry]) -> None:
     """Add entries to the record, by their time."""
     path = znodes.events
+    if not entries:
+        return
     for last in [False] * TRIES + [True]:
         znode = connection.znodes(client, [path])[path]
         found = decode(znode.data) if znode else []
