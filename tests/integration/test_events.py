@@ -39,9 +39,11 @@ def following(deployment: Deployment, *words: str) -> Iterator[list[tuple[float,
         lines = process.stdout
         reader = Thread(target=lambda: seen.extend((time.time(), json.loads(line)) for line in lines))
         reader.start()
-        yield seen
-        process.send_signal(signal.SIGINT)
-        reader.join(20)
+        try:
+            yield seen
+        finally:
+            process.send_signal(signal.SIGINT)
+            reader.join()
     assert process.returncode == 130
 
 

@@ -17,6 +17,7 @@ from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.terminal.durations import UNITS
 from kolla_mesos_start.report import utc
 
+QUIET = 0.02  # seconds: a container writes why it is no longer ready just after that
 COLUMN = 15  # characters of the kind
 SHORT_UNITS = {"m": 60, **dict(UNITS)}  # seconds
 
@@ -31,7 +32,7 @@ def run(invocation: Invocation) -> int:
     found = events.between(events.NOTHING, look)
     _print(invocation, [each for each in found if each.at >= (options.since or 0.0)], service)
     while options.follow:
-        mirror.wait()
+        mirror.wait(quiet=QUIET)
         before, look = look, reader.look(mirror.view(), time.time())
         _print(invocation, events.between(before, look), service)
     return 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -188,7 +189,9 @@ def containers(znodes: Znodes, view: View) -> list[Container]:
     found = ((each, path, view.znode(path)) for each, path in _paths(znodes, view).items())
     # One may have gone between two reads.
     return [
-        _container(each, znode, view.json_object(path), each in ready) for each, path, znode in found if znode
+        view.derived(znode, path, each in ready, partial(_container, each, znode, view.json_object(path)))
+        for each, path, znode in found
+        if znode
     ]
 
 

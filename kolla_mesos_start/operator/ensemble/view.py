@@ -18,6 +18,7 @@ from kolla_mesos_start.tree.states import MAX_REGISTERED
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 T = TypeVar("T")
+U = TypeVar("U")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -31,6 +32,7 @@ class View(dict[Query, Any]):
         super().__init__(answers)
         self._hosts: dict[str, list[str]] = {}
         self._decoded: dict[str, tuple[Znode, Mapping[str, Any]]] = {}
+        self._derived: dict[str, tuple[Znode, object, Any]] = {}
 
     def __missing__(self, query: Query) -> Any:
         if query.required == 1:
@@ -46,6 +48,8 @@ class View(dict[Query, Any]):
 
     def pop(self, query: Query, default: Any = None) -> Any:
         self._hosts.clear()
+        for known in (self._decoded, self._derived):
+            known.pop(query.path, None)
         return super().pop(query, default)
 
     def znode(self, path: str) -> Znode | None:
@@ -67,6 +71,14 @@ class View(dict[Query, Any]):
         if known is None or known[0] is not znode:
             known = self._decoded[path] = znode, json_object(znode.data)
         return known[1]
+
+    def derived(self, znode: Znode, path: str, key: T, make: Callable[[T], U]) -> U:
+        """What `make` makes of the znode at `path` and of `key`; made once for each change."""
+        known = self._derived.get(path)
+        if known is None or known[0] is not znode or known[1] != key:
+            known = self._derived[path] = znode, key, make(key)
+        found: U = known[2]
+        return found
 
     def hosts(self, status: str) -> Mapping[str, Sequence[str]]:
         """The hosts on which containers of each role have started; `status` is the path of that znode."""
