@@ -71,7 +71,7 @@ def merge(client: OperatorClient, znodes: Znodes, entries: Sequence[Entry]) -> N
     if not entries:
         return
     for last in [False] * TRIES + [True]:
-        znode = connection.znodes(client, [path])[path]
+        znode = client.read([path])[path]
         found = decode(znode.data) if znode else []
         data = encode(sorted({*found, *map(_bounded, entries)}, key=lambda each: each.at))
         changes = Changes(client)

@@ -70,7 +70,7 @@ def restart(client: OperatorClient, znodes: Znodes, wanted: Sequence[Container])
 def _ring(client: OperatorClient, paths: Sequence[str]) -> dict[str, int]:
     """Write what containers have written, unchanged; returns the new versions."""
     versions = {}
-    for path, znode in connection.znodes(client, paths).items():
+    for path, znode in client.read(paths).items():
         if znode is None:
             continue
         changes = Changes(client)

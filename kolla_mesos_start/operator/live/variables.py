@@ -31,7 +31,7 @@ def every_value(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     """The value of each variable that an agent would find at this place, by its path, sorted by name."""
     above = [path.rpartition("/")[0] for path in places(znodes, "any")]
     names = connection.children(client, above)
-    found = connection.znodes(client, [f"{parent}/{name}" for parent in above for name in names[parent]])
+    found = client.read([f"{parent}/{name}" for parent in above for name in names[parent]])
     nearest: dict[str, tuple[str, bytes]] = {}
     for path, znode in found.items():
         # A parent of a host's values is a value only if it has data.
