@@ -135,6 +135,11 @@ def places(znodes: Znodes) -> Sequence[str]:
     return znodes.containers, znodes.party(znodes.service_name)
 
 
+def own_path(znodes: Znodes, container: Container) -> str:
+    """The znode in which a container says what it is doing."""
+    return f"{znodes.containers}/{container.id}{SUFFIX}"
+
+
 def daemon(znodes: Znodes, scope: str = GLOBAL) -> CommandZnodes:
     """The znodes of a service's daemon."""
     return znodes.command(scope, f"{znodes.role}/{DAEMON}")

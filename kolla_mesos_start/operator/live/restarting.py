@@ -20,7 +20,7 @@ from kolla_mesos_start.operator.ensemble.connection import (
     OperatorClient,
     Unanswered,
 )
-from kolla_mesos_start.operator.ensemble.containers import BEGUN, SUFFIX, Container
+from kolla_mesos_start.operator.ensemble.containers import BEGUN, Container
 from kolla_mesos_start.operator.live.model import LiveService
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.wire import NodeExistsError
@@ -43,7 +43,7 @@ def obstacle(service: LiveService, container: Container) -> str:
 
 def restart(client: OperatorClient, znodes: Znodes, wanted: Sequence[Container]) -> list[Container]:
     """Ask these containers of a service to restart their daemons; returns those that have not begun."""
-    left = {f"{znodes.containers}/{each.id}{SUFFIX}": each for each in wanted}
+    left = {containers.own_path(znodes, each): each for each in wanted}
     requests = {own: containers.daemon(znodes).restart(own.rpartition("/")[2]) for own in left}
     for path in requests.values():
         with suppress(NodeExistsError):  # Another operator asks just now.
