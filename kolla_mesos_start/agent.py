@@ -296,7 +296,7 @@ class Agent:
         published = preparer.published
         definition = published.await_definition(report, settings.wait_timeout)
         self._use_recorded_acl(settings, published)
-        self.ended = FailureRecord(published.client, published.znodes)
+        self.ended = FailureRecord(published.client, published.znodes, settings.logs)
         graph, stamps = preparer.read_graph(definition)
         _warn_of_pods(settings, graph)
         _warn_of_generations(settings, graph)
@@ -530,7 +530,7 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     """What the container's znode shows once a command is rendered."""
     # Its registrar watches what the files were rendered from.
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
-    shown = (settings.host, tree.definition, tree.graph.digest, settings.generation)
+    shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
     lists = tree.znodes.lists(prepared.seen) if follows else {}
     return facts_of(*shown, prepared.read, follows, lists)
 

@@ -134,9 +134,11 @@ def _cut(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}..."
 
 
-def status_znode(host: str, definition: int, digest: str, generation: str | None, path: str) -> StatusZnode:
+def status_znode(
+    host: str, definition: int, digest: str, generation: str | None, logs: str | None, path: str
+) -> StatusZnode:
     """The znode of a container that has rendered nothing yet; for the arguments see `facts_of`."""
-    return StatusZnode(path, facts_of(host, definition, digest, generation), now() + FIRST)
+    return StatusZnode(path, facts_of(host, definition, digest, generation, logs), now() + FIRST)
 
 
 def facts_of(
@@ -144,15 +146,17 @@ def facts_of(
     definition: int,
     digest: str,
     generation: str | None,
+    logs: str | None,
     read: int | None = None,
     follows: bool = False,
     lists: Mapping[str, int] = NOTHING,
 ) -> bytes:
     """The constant fields of a container's znode.
 
-    `definition` is the mzxid of its definition, `digest` its graph's, `generation` its image's. `read`: its
-    files include every change up to this zxid; None: it has rendered nothing yet. `follows`: the files of its
-    daemon are refreshed after a change. `lists`: the instances that they list, see `Znodes.lists`.
+    `definition` is the mzxid of its definition, `digest` its graph's, `generation` its image's. `logs`: how
+    to read its log. `read`: its files include every change up to this zxid; None: it has rendered nothing
+    yet. `follows`: the files of its daemon are refreshed after a change. `lists`: the instances that they
+    list, see `Znodes.lists`.
     """
     import json
 
@@ -164,6 +168,8 @@ def facts_of(
         "read": None if read is None else f"{read:#x}",
         "follows": follows,
     }
+    if logs:
+        facts["logs"] = logs
     if lists:
         facts["lists"] = {name: f"{zxid:#x}" for name, zxid in lists.items()}
     return json.dumps(facts).encode()

@@ -67,6 +67,7 @@ LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
 OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname is read like a variable
 INTERFACE_LIMIT = 15  # bytes: the limit of Linux
+LOGS_LIMIT = 512  # characters; others show it in a line
 SESSION_TIMEOUT_LIMIT = 3600  # seconds; a larger value is probably in milliseconds
 
 
@@ -86,6 +87,7 @@ class Settings(NamedTuple):
     public_interface: str | None
     copy_once: bool
     generation: str | None  # of the code in this image
+    logs: str | None  # the command that shows this container's log, or the path of a file
     variables_dir: str | None  # a directory whose files are variables
     supervise: bool  # stay as the daemon's parent
     stay: bool  # a finished task idles until SIGTERM
@@ -202,6 +204,7 @@ def parse(
         public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
         copy_once=copy_once,
         generation=read("KOLLA_GENERATION", _generation, None),
+        logs=read("KOLLA_LOGS", _logs, None) or read("MESOS_CONTAINER_NAME", _mesos_logs, None),
         variables_dir=read("KOLLA_VARIABLES_DIR", _directory(listable), None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
@@ -537,6 +540,20 @@ def _generation(text: str) -> str:
     if expected:
         raise _Unexpected(expected)
     return text
+
+
+def _logs(text: str) -> str:
+    if not text.isprintable() or len(text) > LOGS_LIMIT:
+        raise _Unexpected(
+            f"a command or the path of a file, at most {LOGS_LIMIT} characters in one line, like"
+            " podman logs site_nova-api"
+        )
+    return text
+
+
+def _mesos_logs(name: str) -> str:
+    """Only Mesos knows the name of a container that it starts."""
+    return _logs(f"docker logs {name}")
 
 
 def _directory(listable: Callable[[str], bool]) -> Callable[[str], str]:

@@ -98,7 +98,7 @@ class Handoff(NamedTuple):
     `refreshing` a Refreshing or None, `stopping` a Stopping or None, `election` an
     election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
     definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
-    if a restart passes through an election.
+    if a restart passes through an election. `logs`: how to read the container's log.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -140,6 +140,7 @@ class Handoff(NamedTuple):
     election: tuple[Any, ...] | None = None
     environ: Mapping[str, str] | None = None
     stopping: tuple[Any, ...] | None = None
+    logs: str | None = None
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:

@@ -46,7 +46,9 @@ def register(
     member, used_before = identity(settings.state_dir, complain)
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
-    shown = status_znode(settings.host, tree.definition, tree.graph.digest, settings.generation, path)
+    shown = status_znode(
+        settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs, path
+    )
     report.show(ephemerals, shown)
     if tree.graph.daemon is None:
         return None

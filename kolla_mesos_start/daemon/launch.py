@@ -202,6 +202,7 @@ class Launch:
             election=self._membership and tuple(self._membership),
             stopping=self._stopping(),
             environ=dict(os.environ) if self._membership and settings.supervise else None,
+            logs=settings.logs,
         )
 
     def _stopping(self) -> Stopping | None:

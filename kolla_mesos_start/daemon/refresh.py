@@ -90,7 +90,7 @@ def refresh(
     placed = _place(preparer, settings, prepared, command, not_notified, check_wanted)
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
-    shown = (settings.host, definition.zxid, graph.digest, settings.generation)
+    shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
     lists = preparer.published.znodes.lists(prepared.seen)
     return Refreshed(
         seen=prepared.seen,

@@ -29,7 +29,7 @@ from kolla_mesos_start.report import (
     REFRESH_STUCK,
     RESTART,
 )
-from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
+from kolla_mesos_start.zookeeper.wire import Delete, Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.daemon.rollout import Rollout
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.client import Seen
+    from kolla_mesos_start.zookeeper.ephemerals import Ephemeral
     from kolla_mesos_start.zookeeper.session import Session
 
     class DaemonControl(Protocol):
@@ -137,6 +138,7 @@ class Refresher:
     ) -> None:
         self.reason = self.code = ""
         self.rollout: Rollout | None = None
+        self.own: Ephemeral | None = None  # the container's znode, which the operator writes to ring
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._run_dir = run_dir
         self._stage = IDLE
@@ -174,6 +176,10 @@ class Refresher:
     # -- what changes ---------------------------------------------------------------------------
 
     def _fired(self, path: str) -> None:
+        # Our own writes fire too, but while they are running.
+        if self.own and path == self.own.path and not self.own.busy:
+            daemon, member = self._order.turns.rpartition("/")[0], path.rpartition("/")[2]
+            self._session.request(Delete(f"{daemon}/restart-{member}", -1), self._on_restart)
         for of_children in (False, True):
             if (path, of_children) in self._known:
                 self._look(path, of_children)
@@ -215,6 +221,13 @@ class Refresher:
         self._due = min(max(earlier, now() + quiet_after(key, self._known)), self._first + LONGEST)
 
     # -- on request -----------------------------------------------------------------------------
+
+    def _on_restart(self, value: Any, error: Exception | None) -> None:
+        """Begin a refresh that notifies the daemon in any case, if the operator has requested that."""
+        if error is None:
+            log.info("the operator requests a restart of the daemon")
+            self._not_notified, self._due = True, now()
+            self._change = max(self._change, self._session.zxid)
 
     def _on_connection(self, connection: socket.socket) -> None:
         self._asking.append(connection)

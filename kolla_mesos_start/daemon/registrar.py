@@ -69,7 +69,7 @@ class Registrar:
         self.session.on_too_large(lambda path, size: log.warning("%s; retrying", TooLarge(path, size).reason))
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._rules = _check(handoff), Check(*handoff.check)
-        self._started, self._stopping = now(), False
+        self._started, self._stopping, self._logs = now(), False, handoff.logs
         self.readiness = Readiness(self._rules, self._check, self._started)
         state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
         report = Report(state_file, handoff.command)
@@ -144,7 +144,8 @@ class Registrar:
                 lived += f" ({self._participant.why})"
             if status is not None and not why:  # Otherwise its launcher says how it ended.
                 log.warning("the daemon %s; exit status %d", lived, status)
-            ending = _ending(self.reporter.command, why or lived, status, retriable=not why)
+            text = why or lived
+            ending = _ending(self.reporter.command, text, status, self._logs, retriable=not why)
         if ending and self.session.connected:  # First: the container's znode will soon be gone.
             self.presence.write_end(ending)
             ending = None
@@ -211,6 +212,7 @@ class Registrar:
 
         order = Refreshing(*handoff.refreshing or ())
         refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
+        refresher.own = self.reporter.report.ephemeral
         if order.width is not None:
             from kolla_mesos_start.daemon.rollout import Rollout
 
@@ -376,7 +378,7 @@ class StatusReporter:
             self._complained = True
 
 
-def _ending(command: str, reason: str, status: int | None, *, retriable: bool) -> bytes:
+def _ending(command: str, reason: str, status: int | None, logs: str | None, *, retriable: bool) -> bytes:
     """The record in `tree.ended` of a daemon that was never ready."""
     texts = (b"true" if retriable else b"false", b"null" if status is None else b"%d" % status)
     return with_texts(
@@ -386,6 +388,7 @@ def _ending(command: str, reason: str, status: int | None, *, retriable: bool) -
         command=command,
         reason=reason,
         when=utc(time.time()),
+        logs=logs,
     )
 
 

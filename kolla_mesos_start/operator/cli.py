@@ -74,9 +74,12 @@ SUBCOMMANDS = (
         "explain why a deployment is not up: root causes, and what each blocks",
     ),
     ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
+    ListedCommand("logs", "logs.SUBCOMMAND", "show the logs of a service's containers, or how to read them"),
+    ListedCommand("events", "events.SUBCOMMAND", "print what happened, and with --follow what happens"),
     ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
     ListedCommand("metrics", "metrics.SUBCOMMAND", "serve the state of a deployment for Prometheus"),
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
+    ListedCommand("restart", "restart.SUBCOMMAND", "restart the daemons of a service"),
     ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),
     ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
     ListedCommand(

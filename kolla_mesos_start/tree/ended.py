@@ -31,10 +31,10 @@ ORDER = (*STAGES, PASSED)
 
 
 class FailureRecord:
-    """The record of an earlier start; `path` is its znode."""
+    """The record of an earlier start; `path` is its znode. `logs`: how to read this container's log."""
 
-    def __init__(self, client: Client, znodes: Znodes) -> None:
-        self.path = znodes.ended
+    def __init__(self, client: Client, znodes: Znodes, logs: str | None) -> None:
+        self.path, self._logs = znodes.ended, logs
         self._client, self._znodes = client, znodes
         self._exists = False
         self._command: str | None = None
@@ -66,7 +66,7 @@ class FailureRecord:
     def write(self, ending: str) -> None:
         """Record that this start failed; `ending` is its last line. Not awaited, and lost in an outage."""
         znodes, request = self._znodes, self._client.session.request
-        data = with_texts(ending.encode(), when=utc(time.time()))
+        data = with_texts(ending.encode(), when=utc(time.time()), logs=self._logs)
         for path, content in (
             (znodes.status, b""),
             (znodes.scope(LOCAL), b""),

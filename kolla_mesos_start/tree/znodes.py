@@ -12,6 +12,7 @@
         .generations                        the generations in its definition, for others, if it was
                                             published with an ACL
       .acl                                  acl.yml, as it was published
+      .events                               the last publications and actions of operators
       .publication                          who published last, when, and whether that has finished
         <id>__lock__<number>                who is publishing, or waits to      (ephemeral)
       .token_floor                          the largest fencing token that was removed with its znode
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 PARTY = ".party"
 RECORDED_ACL, RECORDED_GENERATIONS = ".acl", ".generations"
-PUBLICATION, TOKEN_FLOOR = ".publication", ".token_floor"
+PUBLICATION, TOKEN_FLOOR, EVENTS = ".publication", ".token_floor", ".events"
 
 
 class CommandZnodes(NamedTuple):
@@ -79,6 +80,10 @@ class CommandZnodes(NamedTuple):
     @property
     def refreshes(self) -> str:
         return f"{self.state}/refreshes"
+
+    def restart(self, member: str) -> str:
+        """The operator's request to restart the daemon of a container, which removes it (ephemeral)."""
+        return f"{self.state}/restart-{member}"
 
     def generation(self, name: str) -> str:
         """The mark of a generation; percent-encoded, because an image tag holds `/` and `:`."""
@@ -148,6 +153,10 @@ class Znodes(NamedTuple):
     @property
     def publication(self) -> str:
         return f"{self.deployment}/{PUBLICATION}"
+
+    @property
+    def events(self) -> str:
+        return f"{self.deployment}/{EVENTS}"
 
     @property
     def definition(self) -> str:

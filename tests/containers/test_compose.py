@@ -36,7 +36,7 @@ class Project(NamedTuple):
     url: str
 
     def container(self, name: str) -> Container:
-        return Container(self.podman, f"{self.name}_{name}_1")
+        return Container(self.podman, f"{self.name}_{name}")
 
 
 @pytest.fixture

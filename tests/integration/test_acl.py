@@ -265,7 +265,7 @@ def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> N
     before = zk.get(secret)[1].mzxid
     out, err = site.ctl("publish")
     assert f"secured {secret}\n" in out
-    assert "0 created, 0 updated, 0 removed, 12 unchanged, 25 secured" in out.splitlines()[-1]
+    assert "0 created, 0 updated, 0 removed, 12 unchanged, 26 secured" in out.splitlines()[-1]
     assert "warning: every client could read 4 variables (directory, own, region, root_password)" in err
     assert zk.get(secret)[1].mzxid == before
     assert world(zk, site.path) == []

@@ -124,7 +124,7 @@ def test_check_writes_nothing(
     assert set(before[0]) == {
         *(
             f"{deployment.path}{name}"
-            for name in ("", "/.publication", "/web", "/web/files", "/web/variables")
+            for name in ("", "/.events", "/.publication", "/web", "/web/files", "/web/variables")
         ),
         *(f"{deployment.path}/web/files/{name}" for name in ("same", "drift", "old", "deep_new")),
         f"{deployment.path}/web/variables/user",

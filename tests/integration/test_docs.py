@@ -592,6 +592,14 @@ def makes_it_run_again(block: Block, ground: Ground) -> None:
     assert count() == 2
 
 
+def is_understood_by_the_tool(block: Block, ground: Ground) -> None:
+    """A test of the command runs it."""
+    for line in block.text.splitlines():
+        program, *words = shlex.split(line, comments=True)
+        assert program == cli.PROGRAM
+        assert cli.parser().parse_args(words).run
+
+
 def is_in_a_manifest(block: Block, ground: Ground) -> None:
     """Whose file is run, as it is, by a test of its own; further to the left in the document."""
     places = ("etc/marathon/*.json", "etc/kubernetes/*.yml", "etc/examples/migration/**/*.sh")
@@ -814,6 +822,10 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/compose.rst": {MANIFESTS: is_typed, "nova-api:": is_in_what_is_made},
     f"{GUIDE}/operate.rst": {
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
+        "kolla_mesos_ctl logs": is_understood_by_the_tool,
+        "kolla_mesos_ctl events": is_understood_by_the_tool,
+        "kolla_mesos_ctl restart": is_understood_by_the_tool,
+        "kolla_mesos_ctl get": is_understood_by_the_tool,
         "kolla_mesos_ctl publish": is_published_and_waited_for,
         "git revert": rolls_back,
         "kolla_mesos_ctl rerun": makes_it_run_again,

@@ -18,7 +18,7 @@ from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.ensemble import publication, status_records
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
-from kolla_mesos_start.tree.znodes import PUBLICATION, Znodes
+from kolla_mesos_start.tree.znodes import EVENTS, PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files
 from tests.tool import operator_client
@@ -58,7 +58,7 @@ def ctl(
 
 def tree(zk: KazooClient, path: str) -> dict[str, bytes]:
     """Every znode below `path` that holds something, by its path from there."""
-    found = znodes(zk, path, but=(PUBLICATION,))
+    found = znodes(zk, path, but=(PUBLICATION, EVENTS))
     return {each[len(path) + 1 :]: data for each, (data, _) in found.items() if data and each != path}
 
 

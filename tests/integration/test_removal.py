@@ -82,7 +82,9 @@ def test_a_service_is_removed_with_all_its_records(site: Site, zk: KazooClient) 
     assert site.names(f"{site.deployment.path}/status/global") == []
     ctl(site.deployment, "remove", "infra/db/web", "--yes")
     assert tree(zk, site.deployment.path).keys() == KEPT
-    assert site.names(site.deployment.path) == [".publication", ".token_floor", "status", "variables"]
+    assert site.names(site.deployment.path) == [
+        *(".events", ".publication", ".token_floor", "status", "variables")
+    ]
 
 
 def test_a_service_can_be_given_by_its_role(site: Site, zk: KazooClient) -> None:

@@ -77,6 +77,30 @@ def test_a_znode_without_data_is_empty(zk: KazooClient, site: Deployment) -> Non
         run_ctl(site, *words)
 
 
+def test_get_without_a_name_lists_all_with_their_places(zk: KazooClient, site: Deployment) -> None:
+    """As an agent would find them there; secrets are hidden, also within other values."""
+    for place, name, value in (
+        ("variables", "db_password", "s3cret"),
+        ("variables", "url", "http://me:s3cret@h"),
+        (f"{SERVICE}/variables", "size", "2"),
+        (f"{SERVICE}/variables/web1", "level", "debug\n"),
+        (f"{SERVICE}/variables/web1", "own", ""),
+    ):
+        zk.create(f"{site.path}/{place}/{name}", value.encode(), makepath=True)
+    shared = {"db_password": "'***'", "level": "'info'", "size": "'1'", "url": "'http://me:***@h'"}
+    rows = [line.split(maxsplit=2) for line in ctl(site, "get").stdout.splitlines()]
+    assert rows == [[name, value, f"variables/{name}"] for name, value in shared.items()]
+    done = ctl(site, "get", "--service", "db", "--host", "web1", "--format", "json")
+    assert json.loads(done.stdout) == [
+        {"name": "db_password", "value": "***", "origin": "variables/db_password"},
+        {"name": "level", "value": "debug\n", "origin": f"{SERVICE}/variables/web1/level"},
+        {"name": "own", "value": "", "origin": f"{SERVICE}/variables/web1/own"},
+        {"name": "size", "value": "2", "origin": f"{SERVICE}/variables/size"},
+        {"name": "url", "value": "http://me:***@h", "origin": "variables/url"},
+    ]
+    assert "web1" not in ctl(site, "get", "--service", "db").stdout
+
+
 def test_what_is_not_set_ends_with_1_and_names_the_nearest(site: Deployment) -> None:
     done = ctl(site, "get", "levle", "--service", SERVICE, status=1)
     assert f"levle is not set at {site.path}/{SERVICE}/variables/levle, nor at" in done.stderr

@@ -13,7 +13,7 @@ from functools import partial
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.ensemble import connection, services
+from kolla_mesos_start.operator.ensemble import connection, event_record, services
 from kolla_mesos_start.operator.ensemble.connection import Changes, OperatorClient
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
@@ -34,6 +34,7 @@ def run(invocation: Invocation) -> int:
         record = one_time.read_record(client, one)
         if not record.is_done:
             one_time.change(client, one, contender, partial(_record, client, one, contender, options.host))
+            event_record.append(client, one.znodes, "adopt", [one.what], services=[one.znodes.service_name])
     if record.is_done:
         who = f": attempt {record.detail.attempt} on {record.detail.host}" if record.detail.host else ""
         print(f"{one.what} is already done{who}; {record.detail.message or 'nothing was changed'}")

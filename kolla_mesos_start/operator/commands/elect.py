@@ -14,7 +14,7 @@ from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Refused, Snapshot, Wait
 from kolla_mesos_start.election.records import Override
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
-from kolla_mesos_start.operator.ensemble import connection, elections, services
+from kolla_mesos_start.operator.ensemble import connection, elections, event_record, services
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live.election import (
     CANDIDATE,
@@ -108,6 +108,7 @@ def _override(invocation: Invocation, service: LiveService, election: LiveElecti
     if not invocation.confirmed(_question(service, wanted, options)):
         return DECLINED
     elections.override(invocation.client, _at(invocation, service), found.turn, wanted)
+    _record(invocation, service, f"for epoch {wanted.epoch}: {_said(wanted)}")
     print(f"recorded for epoch {wanted.epoch} of {service.name}: {_said(wanted)}")
     return 0
 
@@ -181,6 +182,7 @@ def _forget(invocation: Invocation, service: LiveService, election: LiveElection
     if not invocation.confirmed(f"forget {host} as a member of the election of {service.name}"):
         return DECLINED
     elections.forget(invocation.client, _at(invocation, service), found.turn, host)
+    _record(invocation, service, f"forget {host}")
     print(f"forgot {host}: {len(found.members) - 1} of {found.wanted} members of {service.name} are left")
     return 0
 
@@ -192,8 +194,14 @@ def _withdraw(invocation: Invocation, service: LiveService, election: LiveElecti
         print(f"nothing is recorded for the next epoch of {service.name}")
         return 0
     elections.withdraw(invocation.client, at, election.snapshot.turn)
+    _record(invocation, service, "withdraw")
     print(f"withdrew the choice that was recorded for the next epoch of {service.name}")
     return 0
+
+
+def _record(invocation: Invocation, service: LiveService, detail: str) -> None:
+    names = [service.name]
+    event_record.append(invocation.client, invocation.znodes, "elect", names, services=names, detail=detail)
 
 
 def _at(invocation: Invocation, service: LiveService) -> ElectionZnodes:

@@ -13,6 +13,7 @@ from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.ensemble import (
     acls,
     elections,
+    event_record,
     hosts,
     publication,
     published,
@@ -68,6 +69,7 @@ def _remove(invocation: Invocation) -> int:
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
         return DECLINED
     count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
+    event_record.append(client, znodes, "remove", [name], services=[name])
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
 
@@ -97,6 +99,7 @@ def _reset(invocation: Invocation, lock: Held) -> int:
     if not _may_go(invocation, tree, what, found):
         return DECLINED
     count = remove(client, tree, force=invocation.options.force)
+    event_record.append(client, znodes, "reset")
     is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
     if is_half:
         lock.begin()  # The restore can't be continued, and definitions may be missing.
@@ -136,6 +139,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
         print(
             f"removed the records of {name}: {forget(client, trees[name], options.force)} znodes", flush=True
         )
+    event_record.append(client, znodes, "reset", names)
     return 0
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.ensemble import connection, containers
+from kolla_mesos_start.operator.ensemble import connection, containers, event_record
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Changes, OperatorClient
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
@@ -37,6 +37,7 @@ def run(invocation: Invocation) -> int:
         record = one_time.read_record(client, one)
         if record.is_done:
             one_time.change(client, one, contender, partial(_take_back, client, one))
+            event_record.append(client, one.znodes, "rerun", [one.what], services=[one.znodes.service_name])
     if one.command.run_once != GLOBAL:
         _take_back_everywhere(client, one)
     was = " is marked as not done;" if record.is_done else f" is not done{_ended(record.detail)}:"

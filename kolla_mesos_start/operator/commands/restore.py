@@ -50,7 +50,7 @@ def run(invocation: Invocation) -> int:
     if plan:
         acls.require_operator(client, znodes, plan)
         client.plan = plan
-    with publication.locked(client, znodes, RESTORE) as lock:
+    with publication.locked(client, znodes, RESTORE, action="restore") as lock:
         return _restore(invocation, lock, wanted)
 
 

@@ -9,7 +9,7 @@ import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -20,12 +20,15 @@ from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
-from kolla_mesos_start.operator.live import election
+from kolla_mesos_start.operator.live import election, rollouts
 from kolla_mesos_start.operator.live.explanation import not_current
+from kolla_mesos_start.operator.live.logs import see
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
 SHOWN = 3  # names in the list of older things that a container runs
@@ -47,7 +50,7 @@ def run(invocation: Invocation) -> int:
     options = invocation.options
     if options.watch:
         _watch(invocation)
-    deployment = _chosen(mirror(invocation), options.service)
+    deployment = _chosen(mirror(invocation), options)
     if invocation.as_json:
         invocation.print_json(as_data(deployment))
     else:
@@ -61,26 +64,38 @@ def _print(deployment: LiveDeployment, out: Console) -> None:
     show(out, lines)
 
 
-def _chosen(source: Mirror, name: str | None) -> LiveDeployment:
+def _chosen(source: Mirror, options: argparse.Namespace) -> LiveDeployment:
     deployment = source.deployment()
-    if name is None:
-        return deployment
-    service = named(deployment, name)
-    return deployment._replace(services={service.name: service})
+    services = deployment.services
+    if options.service is not None:
+        service = named(deployment, options.service)
+        services = {service.name: service}
+    if options.host is not None:
+        services = _on_host(services, options.host)
+    return deployment._replace(services=services)
+
+
+def _on_host(services: Mapping[str, LiveService], host: str) -> Mapping[str, LiveService]:
+    """The services that have something on a host, with only that. NotThere suggests another host."""
+    found = {name: each.on_host(host) for name, each in services.items() if host in each.hosts}
+    if not found:
+        hosts = {each for service in services.values() for each in service.hosts}
+        raise NotThere(f"no container is on {host}{existing(host, hosts)}")
+    return found
 
 
 def _watch(invocation: Invocation) -> None:
     """Redraw after every change, until Ctrl-C."""
-    out, name = invocation.out, invocation.options.service
+    out, options = invocation.out, invocation.options
     if invocation.as_json or not out.is_terminal:
         raise BadUsage("--watch needs a terminal; leave it out, or see `wait`")
     source = mirror(invocation, watching=True)
-    deployment = _chosen(source, name)
+    deployment = _chosen(source, options)
     with Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(fitting(deployment, time.time(), out.width, out.height), refresh=True)
             if source.wait(TICK):
-                deployment = _chosen(source, name)
+                deployment = _chosen(source, options)
 
 
 # -- fitting into a terminal ----------------------------------------------------------------------------
@@ -156,7 +171,7 @@ def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: 
     lines = []
     for service in services:
         if service.name in rows or service.is_up:
-            lines.append(_head(service, names))
+            lines.append(_head(service, names, now))
         else:
             lines.append(_brief(service, names, now))
         lines += [row.line(widths) for row in rows.get(service.name, ())]
@@ -165,7 +180,7 @@ def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: 
 
 def _brief(service: LiveService, width: int, now: float) -> Line:
     """A service in one line, with what most of its unready containers are doing."""
-    head = _head(service, width)
+    head = _head(service, width, now)
     doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
     if service.graph is None or not doing:
         return head
@@ -182,7 +197,7 @@ def _stages(service: LiveService) -> str:
     return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
 
 
-def _head(service: LiveService, width: int) -> Line:
+def _head(service: LiveService, width: int, now: float) -> Line:
     if not service.definition:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
@@ -190,24 +205,25 @@ def _head(service: LiveService, width: int) -> Line:
     what = "done" if service.is_task else "ready"
     state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
     # During a rollout "all ready" alone would be misleading.
-    state = ", ".join([state, *not_current(service.containers)])
-    is_current = all(each.is_current for each in service.containers)
-    style = "bold green" if service.is_up and is_current else "bold yellow"
+    rollout = rollouts.state(service)
+    state = state if rollout.is_over else f"{state}, {rollout.words(now)}"
+    style = "bold green" if service.is_up and rollout.is_over else "bold yellow"
     stages = _stages(service)
     return Line(state, style, f"  {stages}" if stages else "")
 
 
 class StatusRow(NamedTuple):
-    """A row of a service: the name, state, duration and generation; and what it is doing."""
+    """A row of a service: the name, state, duration and generation; what it is doing; how to read its log."""
 
     cells: tuple[str, str, str, str]
     doing: str
     style: str
+    log: str = ""
 
     def line(self, widths: Sequence[int]) -> Line:
         """The cells in columns."""
         cells = "".join(f"  {cell:{width}}" for cell, width in zip(self.cells, widths) if width)
-        return Line(f"{cells}  ", self.style, self.doing)
+        return Line(f"{cells}  ", self.style, "; ".join(filter(None, (self.doing, self.log))))
 
 
 def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
@@ -224,9 +240,10 @@ def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
         doing = f"{ended.command or ended.stage}: {ended.reason}{status}"
         if ended.stage == DAEMON:
             doing = f"{ended.command} {ended.how()}"
-        yield StatusRow((ended.host, "ended", lasting(now - ended.at), ""), doing, "red")
+        cells = (ended.host, "ended", lasting(now - ended.at), "")
+        yield StatusRow(cells, doing, "red", see(service, ended.host, ""))
     for step in service.steps:
-        yield from _attempts(step, now)
+        yield from _attempts(service, step, now)
 
 
 def _election(service: LiveService, now: float) -> Iterator[StatusRow]:
@@ -248,7 +265,9 @@ def _container(service: LiveService, container: Container, now: float) -> Status
     reason, command = container.reason, container.command
     doing = reason if command in reason else f"{command}: {reason}" if reason else command
     style = COLOURS.get(container.stage, "red")
-    return StatusRow((container.host, container.stage, lasting(now - container.since), runs), doing, style)
+    cells = (container.host, container.stage, lasting(now - container.since), runs)
+    is_failing = container.stage == "unready" or container.code == CHECK
+    return StatusRow(cells, doing, style, see(service, container.host, "") if is_failing else "")
 
 
 def _age(service: LiveService, container: Container) -> str:
@@ -267,14 +286,15 @@ def older(container: Container) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _attempts(step: LiveStep, now: float) -> Iterator[StatusRow]:
+def _attempts(service: LiveService, step: LiveStep, now: float) -> Iterator[StatusRow]:
     """The attempts of a command that is not done."""
     for attempt in step.attempts:
         if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
             detail = attempt.detail
             words = describe(detail.attempt, detail.host, detail.message)
+            log = see(service, detail.host, "") if attempt.state == ERROR else ""
             cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
-            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"))
+            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"), log)
 
 
 def describe(attempt: int, host: str, message: str) -> str:
@@ -302,6 +322,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
         "wanted": service.wanted,
         "definition": f"{service.definition:x}" if service.definition else None,
         "issues": list(service.issues),
+        "rollout": rollouts.state(service).data(),
         "containers": [_container_data(container) for container in service.containers],
         "commands": [
             {
@@ -319,7 +340,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
 
 def _container_data(container: Container) -> dict[str, Any]:
     data = container._asdict()
-    behind, _ = data.pop("older"), data.pop("is_settling")
+    behind, *_ = [data.pop(name) for name in ("older", "is_settling", "created", "written")]
     refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
     return {
         **data,
@@ -340,6 +361,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "service", metavar="SERVICE", nargs="?", help="only this service, by its name or role"
     )
+    parser.add_argument("--host", metavar="H", help="only the containers on this host")
     parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
     add_format(parser)
 
@@ -352,6 +374,10 @@ for how long.
 Each container has its generation, and lists what has changed since it started: its definition, variables or
 files (by name), or its image. "restart it" means that it needs a restart to get the changes; "refreshing"
 means that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up, else 1.
+
+During a rollout the line of a service says how many of its containers run what is published, which refresh,
+which have failed or need a restart, and for how long. With --host, as many instances are wanted as there are
+containers on that host.
 """,
     example="kolla_mesos_ctl status --watch --deployment site",
     add_arguments=_add_arguments,

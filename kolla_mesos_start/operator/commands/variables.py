@@ -11,6 +11,7 @@ from getpass import getpass
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.operator.deployment.changes import HIDDEN, Mask, shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import MAX_DATA
 from kolla_mesos_start.operator.ensemble import connection, publication, published, services
@@ -37,7 +38,9 @@ class StillNeeded(AgentError):
 
 
 def run_get(invocation: Invocation) -> int:
-    """Print the value that an agent would use."""
+    """Print the value that an agent would use; without a name those of all variables, secrets hidden."""
+    if invocation.options.variable is None:
+        return _list(invocation)
     znodes, name = _place(invocation)
     found = variables.values(invocation.client, places(znodes, name))
     if not found:
@@ -56,13 +59,33 @@ def run_get(invocation: Invocation) -> int:
     return 0
 
 
+def _list(invocation: Invocation) -> int:
+    """Print all variables, each with its value and with the place where an agent finds it."""
+    znodes, client = _znodes(invocation), invocation.client
+    found = variables.every_value(client, znodes)
+    restricted = client.plan.variables if client.plan else ()
+    nodes = {variables.node(znodes, path): data for path, data in found.items()}
+    mask = Mask(nodes, secrets=frozenset(restricted))
+    rows = {each.rpartition("/")[2]: (mask.value(each, data), each) for each, data in nodes.items()}
+    rows.update(dict.fromkeys(invocation.given, (HIDDEN, NAME)))  # They may all be secrets.
+    if invocation.as_json:
+        listed = [{"name": name, "value": rows[name][0], "origin": rows[name][1]} for name in sorted(rows)]
+        invocation.print_json(listed)
+        return 0
+    width = max(map(len, rows), default=0)
+    for name in sorted(rows):
+        value, origin = rows[name]
+        invocation.out.out(f"{name:{width}}  {shortened(value or '', repr)}  {origin}", highlight=False)
+    return 0
+
+
 def run_set(invocation: Invocation) -> int:
     """Write one value, and print which containers need a restart to use it."""
     data = _value(invocation.options)
     znodes, name = _place(invocation)
     _note_given(invocation, name)
     path, client = places(znodes, name)[0], invocation.client
-    with publication.locked(client, znodes) as lock:
+    with publication.locked(client, znodes, action="set") as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
         publisher.write({variables.node(znodes, path): data})
     if publisher.counts.by_change["unchanged"]:
@@ -80,7 +103,7 @@ def run_set(invocation: Invocation) -> int:
 def run_unset(invocation: Invocation) -> int:
     """Remove one value, and print which one is used now. StillNeeded if a service could not start then."""
     znodes, name = _place(invocation)
-    with publication.locked(invocation.client, znodes) as lock:
+    with publication.locked(invocation.client, znodes, action="unset") as lock:
         return _unset(invocation, lock, znodes, name)
 
 
@@ -97,6 +120,7 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
             " set another value instead; nothing was changed"
         )
     lock.write([ZnodeChange(path, None)], {path: b""})
+    lock.changes.append(variables.node(znodes, path))
     print(f"removed {path}")
     left = next(iter(variables.values(client, further)), None)
     where = znodes.service_name or "the whole deployment"
@@ -112,19 +136,27 @@ def _unset(invocation: Invocation, lock: Held, znodes: Znodes, name: str) -> int
 
 
 def _place(invocation: Invocation) -> tuple[Znodes, str]:
-    """The place and the variable of the command line; the service and the host may be empty."""
-    options = invocation.options
-    service, host = options.service or "", options.host or ""
+    """The place and the variable of the command line."""
+    _check("VARIABLE", invocation.options.variable)
+    return _znodes(invocation), invocation.options.variable
+
+
+def _znodes(invocation: Invocation) -> Znodes:
+    """The place of the command line; the service and the host may be empty."""
+    service, host = invocation.options.service or "", invocation.options.host or ""
     if host and not service:
         raise BadUsage("--host: a value for one host belongs to a service; give --service too")
-    for what, segment in (("VARIABLE", options.variable), ("--host", host or "any")):
-        bad = bad_segment(segment)
-        if bad:
-            raise BadUsage(f"{what}: {bad}, found {segment!r}")
+    _check("--host", host or "any")
     znodes = invocation.require_deployment()
     if service:
         service = services.find(invocation.client, znodes, service)
-    return znodes._replace(service_name=service, host=host), options.variable
+    return znodes._replace(service_name=service, host=host)
+
+
+def _check(what: str, segment: str) -> None:
+    bad = bad_segment(segment)
+    if bad:
+        raise BadUsage(f"{what}: {bad}, found {segment!r}")
 
 
 def _value(options: argparse.Namespace) -> bytes:
@@ -199,8 +231,13 @@ def _unset_command(changed: ChangedVariable) -> str:
 # -- the command line -----------------------------------------------------------------------------
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("variable", metavar="VARIABLE")
+def _add_place(parser: argparse.ArgumentParser, *, may_be_all: bool = False) -> None:
+    if may_be_all:
+        parser.add_argument(
+            "variable", metavar="VARIABLE", nargs="?", help="by default all variables are listed"
+        )
+    else:
+        parser.add_argument("variable", metavar="VARIABLE")
     parser.add_argument(
         "--service", metavar="S", help="a service, by its name or role; by default the whole deployment"
     )
@@ -213,7 +250,7 @@ def _add_unset(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    _add_place(parser)
+    _add_place(parser, may_be_all=True)
     add_format(parser)
 
 
@@ -228,6 +265,10 @@ GET = Subcommand(
     description="""\
 Print the value of a variable as an agent would find it: the value for the host, else for the service, else
 for the deployment. Its place is printed to standard error. Status 1: it is not set.
+
+Without VARIABLE, list all variables that an agent would find there, each with its value and its place below
+the deployment. Values are hidden if their name looks like a secret, if acl.yml restricts the variable, or if
+they are in KOLLA_VARIABLES_DIR.
 """,
     example="kolla_mesos_ctl get debug --service openstack/keystone/keystone-api --host h1",
     add_arguments=_add_get,

@@ -21,6 +21,7 @@ from kolla_mesos_start.definition.fields import nearest
 from kolla_mesos_start.definition.forms import GLOBAL, bad_segment, bad_service
 from kolla_mesos_start.definition.texts import labelled, sublabel
 from kolla_mesos_start.tree.znodes import (
+    EVENTS,
     PUBLICATION,
     RECORDED_ACL,
     RECORDED_GENERATIONS,
@@ -69,6 +70,8 @@ class Plan(NamedTuple):
         everybody, names = self.services.keys(), node.split("/")
         if names[0] in (PUBLICATION, TOKEN_FLOOR):
             return (), everybody
+        if names[0] == EVENTS:
+            return (), ()
         if names[0] == STATUS:
             return [each for each in everybody if _role(each) in names[2:3]], everybody
         if names[0] == VARIABLES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from difflib import unified_diff
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
 
@@ -18,6 +18,7 @@ _BESIDE = re.compile(
     r"(?![\"'{/\[\s])([^\s\"',]+)"
 )
 _IN_URL = re.compile(r"(://[^\s:/@{}]+:)(?![{])[^\s/@]+@")
+LONGEST = 200  # characters of a value, or of a line
 LEAST_SECRET = 4  # characters: shorter values would be masked everywhere
 
 
@@ -98,6 +99,12 @@ class Mask:
         # Hidden after the comparison: otherwise a line would not differ if only its secret does.
         for line in list(unified_diff(before, after, lineterm="", n=1))[2:]:
             yield self.hide(line)
+
+
+def shortened(text: str, shown: Callable[[str], str] = str) -> str:
+    """The text, as `shown` writes it; only its beginning and its length if it is long."""
+    more = f"... ({len(text)} characters)" if len(text) > LONGEST else ""
+    return f"{shown(text[:LONGEST])}{more}"
 
 
 def affected(changed: Iterable[str], texts: Mapping[str, bytes]) -> set[str]:

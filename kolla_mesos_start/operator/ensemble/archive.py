@@ -4,6 +4,7 @@
                                         token floor, and the digest of each other file, because a tar
                                         file that was cut off may look complete
     acl.json                            acl.yml, if that was published
+    events.json                         the last publications and actions of operators
     variables/<name>                    the rest is like a directory that can be published
     services/<service>/definition.json
     services/<service>/variables/...
@@ -27,7 +28,7 @@ from kolla_mesos_start.operator.deployment.directory import FILES, MAX_DATA, VAR
 from kolla_mesos_start.tree.states import MAX_FLOOR, printable
 
 FORMAT = 1
-ABOUT, ACL = "snapshot.json", "acl.json"
+ABOUT, ACL, EVENTS = "snapshot.json", "acl.json", "events.json"
 SERVICES = "services"
 DEFINITION = "definition.json"
 STATUS = "status"
@@ -38,7 +39,7 @@ class Snapshot(NamedTuple):
     """The content of a deployment, by paths below it; `recorded` is what is below `status`.
 
     `deployment` and `taken` are the place and time, for people. `acl` is `acl.yml` as it is recorded, or
-    empty. `floor` is the largest fencing token so far.
+    empty. `events` are the last actions of operators. `floor` is the largest fencing token so far.
     """
 
     published: Mapping[str, bytes]
@@ -47,6 +48,7 @@ class Snapshot(NamedTuple):
     taken: str = ""
     acl: bytes = b""
     floor: int = 0
+    events: bytes = b""
 
     @property
     def contents(self) -> dict[str, bytes]:
@@ -71,6 +73,8 @@ def pack(snapshot: Snapshot) -> bytes:
     files = {_name(path): _content(path, data) for path, data in snapshot.published.items()}
     if snapshot.acl:
         files[ACL] = snapshot.acl
+    if snapshot.events:
+        files[EVENTS] = snapshot.events
     about = {
         "format": FORMAT,
         "deployment": snapshot.deployment,
@@ -120,8 +124,9 @@ def unpack(data: bytes) -> Snapshot:
         raise BadDefinition([f"not a snapshot: it holds no {ABOUT}"])
     found, digests = _about(about)
     files = [(name, each) for name, each in contents if name != ABOUT]
-    nodes = [_published(name, each) for name, each in files if name != ACL]
-    snapshot = found._replace(published=dict(nodes), acl=dict(files).get(ACL, b""))
+    nodes = [_published(name, each) for name, each in files if name not in (ACL, EVENTS)]
+    own = dict(files)
+    snapshot = found._replace(published=dict(nodes), acl=own.get(ACL, b""), events=own.get(EVENTS, b""))
     issues = [*_issues(snapshot), *_differences(digests, dict(files))]
     if len(snapshot.published) < len(nodes) or len(dict(files)) < len(files):
         issues.append("a file is in it twice")

@@ -30,6 +30,7 @@ from kolla_mesos_start.report import (
     REFRESH_STUCK,
     RESTART,
 )
+from kolla_mesos_start.settings import LOGS_LIMIT
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
@@ -68,7 +69,8 @@ class Container(NamedTuple):
     definition, `read` the zxid up to which it has read; None: unknown. `follows`: its files are refreshed
     after a change. `code` is the topic of `reason`, see `report`. `outside`: why external services have not
     answered. `older` is filled in by `live.unread`. `is_settling`: it is ready, but has not written yet what
-    its daemon has read."""
+    its daemon has read. `logs`: how to read its log, as it says itself. `created` and
+    `written`: when it has first and last written what it is doing."""
 
     id: str
     host: str
@@ -86,6 +88,9 @@ class Container(NamedTuple):
     code: str = ""
     outside: Mapping[str, str] = MappingProxyType({})
     is_settling: bool = False
+    logs: str = ""
+    created: float = 0.0
+    written: float = 0.0
 
     @property
     def is_live(self) -> bool:
@@ -127,6 +132,11 @@ class Container(NamedTuple):
 def places(znodes: Znodes) -> Sequence[str]:
     """The parents of what the containers of a service write below it, the more detailed one first."""
     return znodes.containers, znodes.party(znodes.service_name)
+
+
+def own_path(znodes: Znodes, container: Container) -> str:
+    """The znode in which a container says what it is doing."""
+    return f"{znodes.containers}/{container.id}{SUFFIX}"
 
 
 def daemon(znodes: Znodes, scope: str = GLOBAL) -> CommandZnodes:
@@ -218,6 +228,9 @@ def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool
         code=code,
         outside={key: text(outside, key) for key in outside} if isinstance(outside, dict) else {},
         is_settling=is_settling,
+        logs=log_location(facts),
+        created=znode.stat.ctime / 1000,
+        written=znode.stat.mtime / 1000,
     )
 
 
@@ -225,6 +238,12 @@ def text(facts: Mapping[str, Any], key: str) -> str:
     """A text that a container has written, fit to be shown; empty if it is something else."""
     value = facts.get(key)
     return printable(value) if isinstance(value, str) else ""
+
+
+def log_location(facts: Mapping[str, Any]) -> str:
+    """How to read a container's log, as it says itself; a text that is too long is ignored."""
+    found = text(facts, "logs")
+    return found if len(found) <= LOGS_LIMIT else ""
 
 
 def _zxid(value: str) -> int | None:

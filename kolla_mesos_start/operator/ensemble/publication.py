@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.errors import AgentError, TooLarge
-from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble import connection, event_record, published
 from kolla_mesos_start.operator.ensemble.connection import (
     ChangedMeanwhile,
     Changes,
@@ -88,6 +88,7 @@ class Held:
         self.left: tuple[str, ...] = ()
         self._client, self._mark, self._contender = client, mark, contender
         self._last = PublicationMark(what, operator(), _now(), None)
+        self.changes: list[str] = []  # what was created, updated or removed, for the record
 
     def begin(self, services: Iterable[str] = ()) -> None:
         """Mark the publication of these services as begun. This comes before its first write."""
@@ -214,11 +215,17 @@ def interrupted(client: OperatorClient, znodes: Znodes) -> PublicationMark | Non
 
 @contextmanager
 def locked(
-    client: OperatorClient, znodes: Znodes, what: str = PUBLICATION, limit: float = LIMIT
+    client: OperatorClient,
+    znodes: Znodes,
+    what: str = PUBLICATION,
+    limit: float = LIMIT,
+    *,
+    action: str = "publish",
 ) -> Iterator[Held]:
     """Hold the lock of the deployment, which is created if it does not exist.
 
-    Busy if another publication does not finish within `limit` seconds.
+    At the end the changes that the caller has noted are recorded as `action`. Busy if another publication
+    does not finish within `limit` seconds.
     """
     mark = znodes.publication
     connection.create_parents(client, [f"{mark}/lock"])
@@ -235,7 +242,15 @@ def locked(
         if held.is_begun:
             log.warning("the %s of %s has not finished: start it again", what, znodes.deployment)
         raise  # The lock goes with the session: to release it would take as long as an outage does.
+    if held.changes:
+        event_record.append(client, znodes, action, held.changes, services=_services(held.changes))
     queues.give_back(mark)
+
+
+def _services(nodes: Iterable[str]) -> list[str]:
+    """The services that changes concern; none if one is of a variable of the whole deployment."""
+    found = published.services_of(nodes)
+    return [] if "" in found else sorted(found)
 
 
 def _wait(client: OperatorClient, queues: Queues, path: str, limit: float) -> str:

@@ -145,4 +145,5 @@ class Publisher:
         self.counts.by_change[change] += 1
         if change != "unchanged":
             self.changed.append(path[len(self.root) + 1 :])
+            self.lock.changes.append(path[len(self.root) + 1 :])
             self.report(f"{change} {path}")

@@ -17,6 +17,7 @@ from kolla_mesos_start.operator.ensemble import (
     archive,
     connection,
     elections,
+    event_record,
     published,
     removal,
     status_records,
@@ -78,6 +79,7 @@ def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, 
             f"a container has started meanwhile in {znodes.deployment}: stop it, and restore again"
         )
     publisher.write(wanted.definitions, is_last=True)
+    event_record.merge(client, znodes, event_record.decode(wanted.events))
 
 
 def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None:

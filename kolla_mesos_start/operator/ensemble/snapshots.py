@@ -36,7 +36,8 @@ def take(client: OperatorClient, znodes: Znodes) -> Snapshot:
     recorded = _recorded(client, znodes)
     # Read last: if an attempt was removed before it could be read, the floor was raised before that.
     floor = _floor(client, znodes, recorded)
-    return Snapshot(published, recorded, znodes.deployment, taken, plan, floor)
+    events = connection.read(client, [znodes.events])[znodes.events] or b""
+    return Snapshot(published, recorded, znodes.deployment, taken, plan, floor, events)
 
 
 def counted(snapshot: Snapshot) -> str:

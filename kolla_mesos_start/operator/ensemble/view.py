@@ -18,6 +18,7 @@ from kolla_mesos_start.tree.states import MAX_REGISTERED
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 
 T = TypeVar("T")
+U = TypeVar("U")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

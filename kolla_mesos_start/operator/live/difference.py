@@ -7,12 +7,12 @@ the differences, and hides secrets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from kolla_mesos_start.operator.deployment import changes, directory
-from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask
+from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask, shortened
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted, refuse
 from kolla_mesos_start.operator.deployment.source import Source
@@ -27,7 +27,6 @@ from kolla_mesos_start.operator.terminal.suggestions import NotThere
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed
-LONGEST = 200  # characters of a value, or of a line
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -164,15 +163,9 @@ def _used(node: str, users: Sequence[str] | None) -> str:
 
 def _lines(change: Change, mask: Mask) -> Iterable[str]:
     if not change.is_variable:
-        return [f"{change.kind} {change.node}", *(f"    {_cut(line)}" for line in mask.lines(change))]
-    after = _cut(mask.value(change.node, change.after) or "", repr)
+        return [f"{change.kind} {change.node}", *(f"    {shortened(line)}" for line in mask.lines(change))]
+    after = shortened(mask.value(change.node, change.after) or "", repr)
     if change.before is None:
         return [f"{change.kind} {change.node}: {after}"]
-    before = _cut(mask.value(change.node, change.before) or "", repr)
+    before = shortened(mask.value(change.node, change.before) or "", repr)
     return [f"{change.kind} {change.node}: {before} -> {after}"]
-
-
-def _cut(text: str, shown: Callable[[str], str] = str) -> str:
-    """The text; only its beginning and its length if it is long."""
-    more = f"... ({len(text)} characters)" if len(text) > LONGEST else ""
-    return f"{shown(text[:LONGEST])}{more}"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from kolla_mesos_start.election import decide
 from kolla_mesos_start.operator.live.cause import Cause
 from kolla_mesos_start.operator.live.election import ABSENT, CANDIDATE, ElectionHost, LiveElection
+from kolla_mesos_start.operator.live.logs import see
 from kolla_mesos_start.operator.live.model import LiveService
 from kolla_mesos_start.operator.terminal.durations import lasting
 
@@ -25,7 +26,7 @@ def find(service: LiveService, now: float) -> Iterator[Cause]:
     for each in service.containers:
         if each.code == decide.POSITION:
             text = f"{service.name} on {each.host} for {lasting(now - each.since)}: {each.reason}"
-            yield Cause(NO_POSITION, f"{text}; see its log", where)
+            yield Cause(NO_POSITION, f"{text}; {see(service, each.host)}", where)
     for refusal in election.refused:
         yield Cause(REFUSED, f"{service.daemon}: {refusal}", where)
     if election.ready or not election.refused:

@@ -69,12 +69,12 @@ class Mirror:
         """The paths that we have no right to read."""
         return self._view.denied
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for a change, and for others just after it; False if none came in `timeout` seconds."""
+    def wait(self, timeout: float | None = None, quiet: float = QUIET) -> bool:
+        """Wait for a change, and `quiet` seconds for others; False if none came in `timeout` seconds."""
         deadline = math.inf if timeout is None else now() + timeout
         if not self._client.loop.wait(lambda: bool(self._stale), deadline):
             return False
-        self._client.loop.sleep(QUIET)
+        self._client.loop.sleep(quiet)
         return True
 
     def _forget(self) -> None:

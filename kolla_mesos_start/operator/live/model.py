@@ -22,7 +22,7 @@ UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is e
 
 class EndedStart(NamedTuple):
     """How the last start on a host failed: the reason, and when (seconds since the epoch). `retriable`: the
-    same container may be started again."""
+    same container may be started again. `logs`: how to read its log."""
 
     host: str
     stage: str
@@ -33,6 +33,7 @@ class EndedStart(NamedTuple):
     at: float
     zxid: int
     code: str = ""
+    logs: str = ""
 
     def how(self, ago: str = "") -> str:
         """A sentence without its subject: with the exit status, or why that is unknown."""
@@ -87,9 +88,9 @@ class LiveStep(NamedTuple):
 class LiveService(NamedTuple):
     """`definition` is its mzxid (0: nothing is published), `issues` say why it has no graph. `begun`: at
     least one container has started, ever; `tells`: its containers write what they are doing. `owner` is the
-    service that has claimed the role. `election` is that of its daemon, if it has one. `hosts`: where its
-    containers have started. `denied`: we have no right to read something that the record is made from;
-    `definition_denied`: the definition."""
+    service that has claimed the role. `election` is that of its daemon, if it has one.
+    `started_on`: the hosts where its containers have started. `denied`: we have no right to read something
+    that the record is made from; `definition_denied`: the definition."""
 
     name: str
     definition: int
@@ -104,7 +105,7 @@ class LiveService(NamedTuple):
     owner: str
     gone: tuple[GoneContainer, ...]
     election: LiveElection | None = None
-    hosts: tuple[str, ...] = ()
+    started_on: tuple[str, ...] = ()
     denied: bool = False
     definition_denied: bool = False
 
@@ -136,6 +137,28 @@ class LiveService(NamedTuple):
     @property
     def is_up(self) -> bool:
         return self.graph is not None and self.ready >= self.wanted
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts of its containers, of failed starts, and of containers that have disappeared."""
+        return {each.host for found in (self.containers, self.ended, self.gone) for each in found}
+
+    def on_host(self, host: str) -> LiveService:
+        """What there is of it on one host: as many instances are wanted as there are containers."""
+        containers = tuple(each for each in self.containers if each.host == host)
+        steps = (
+            step._replace(
+                attempts=tuple(each for each in step.attempts if host in (each.scope, each.detail.host))
+            )
+            for step in self.steps
+        )
+        return self._replace(
+            containers=containers,
+            ended=tuple(each for each in self.ended if each.host == host),
+            gone=tuple(each for each in self.gone if each.host == host),
+            steps=tuple(steps),
+            wanted=max(len(containers), 1),
+        )
 
     @property
     def role_taken(self) -> bool:

@@ -180,7 +180,7 @@ class DeploymentReader:
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
             gone=tuple(_gone(znodes, published, compared, view)),
             election=elected,
-            hosts=tuple(hosts_of(znodes, view)),
+            started_on=tuple(hosts_of(znodes, view)),
             denied=view.met_denied,
             definition_denied=znodes.definition in view.denied,
         )
@@ -224,6 +224,7 @@ def _ended(znodes: Znodes, view: View) -> Iterator[EndedStart]:
                 at=znode.stat.mtime / 1000,
                 zxid=znode.stat.mzxid,
                 code=text(facts, "code"),
+                logs=containers.log_location(facts),
             )
 
 

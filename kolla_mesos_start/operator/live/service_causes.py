@@ -12,6 +12,7 @@ from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.operator.ensemble.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
 from kolla_mesos_start.operator.live import election_causes
 from kolla_mesos_start.operator.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
+from kolla_mesos_start.operator.live.logs import see
 from kolla_mesos_start.operator.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.report import CHECK, REFRESH_FAILED
@@ -152,7 +153,7 @@ def _of_attempt(service: LiveService, step: LiveStep, attempt: Attempt, now: flo
     if attempt.state == RETRY or others:
         text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
         return Cause("failing", text, (step.path,), at=attempt.since)
-    log = f"see the log of {service.name}{' there' if where else ''}"
+    log = see(service, detail.host, f"see the log of {service.name}{' there' if where else ''}")
     text = f"{step.path} failed{where} {age} ago: {what}; {log}, correct the cause, and start it again"
     return Cause("failed", text, (step.path,), at=attempt.since)
 
@@ -172,7 +173,8 @@ def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cau
         why = first.reason or "its agent does not say why"
         if first.code == CHECK:
             why = f"{why}; {CHECK_FAILS}"
-        yield Cause("not ready", f"{text}: {why}; see the log of {service.name}", (step.path,))
+        log = see(service, first.host, f"see the log of {service.name}")
+        yield Cause("not ready", f"{text}: {why}; {log}", (step.path,))
     if starting:
         first = min(starting, key=lambda each: each.since)
         text = f"{step.path} on {on_hosts(starting)} has been starting for {lasting(now - first.since)}"
@@ -216,11 +218,11 @@ def _of_gone(service: LiveService, gone: Sequence[GoneContainer], now: float) ->
         found = [each for each in gone if each.why == why]
         if found:
             since = max(each.since for each in found)
-            hosts = listed(sorted(each.host for each in found))
-            text = f"{path} on {hosts}: its container is gone; {words.format(lasting(now - since))}"
+            hosts = sorted(each.host for each in found)
+            text = f"{path} on {listed(hosts)}: its container is gone; {words.format(lasting(now - since))}"
             kind = "refresh failed" if why == "refresh" else "gone"
             at = since if why == "ended" else None  # When one was killed is unknown.
-            yield Cause(kind, f"{text}; see its log, and start it again", (path,), at=at)
+            yield Cause(kind, f"{text}; {see(service, hosts[0])}, and start it again", (path,), at=at)
 
 
 def ends(service: LiveService) -> list[EndedStart]:
@@ -255,7 +257,7 @@ def _of_end(service: LiveService, ended: EndedStart, now: float) -> Cause:
     if any(each.stage == "waiting" and now - each.since >= SLOW for each in successors):
         return Cause("gave up", f"{text}; the next start has not reached this point yet", where, at=ended.at)
     if ended.stage == DAEMON:
-        text = f"{text}; see the log of {service.name} there"
+        text = f"{text}; {see(service, ended.host, f'see the log of {service.name} there')}"
         if not successors and age >= NOT_REPLACED:  # No launcher will start it again.
             text = f"{text}, correct the cause, and start the container again"
             return Cause("ended", text, where, at=ended.at)

@@ -27,6 +27,19 @@ def values(client: OperatorClient, paths: Sequence[str]) -> dict[str, bytes]:
     return {path: data for path in paths if (data := found[path]) is not None}
 
 
+def every_value(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
+    """The value of each variable that an agent would find at this place, by its path, sorted by name."""
+    above = [path.rpartition("/")[0] for path in places(znodes, "any")]
+    names = connection.children(client, above)
+    found = client.read([f"{parent}/{name}" for parent in above for name in names[parent]])
+    nearest: dict[str, tuple[str, bytes]] = {}
+    for path, znode in found.items():
+        # A parent of a host's values is a value only if it has data.
+        if znode and (znode.data or not znode.stat.numChildren):
+            nearest.setdefault(path.rpartition("/")[2], (path, znode.data))
+    return dict(nearest[name] for name in sorted(nearest))
+
+
 def node(znodes: Znodes, path: str) -> str:
     """The path below the deployment."""
     return path[len(znodes.deployment) + 1 :]

@@ -14,9 +14,8 @@ from rich.console import Console
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import DependenciesNotSatisfied
-from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live import causes, rollouts
 from kolla_mesos_start.operator.live.cause import OF_ALL, Cause
-from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.mirror import named
 from kolla_mesos_start.operator.live.model import EndedStart, LiveDeployment, LiveService
 from kolla_mesos_start.operator.live.service_causes import ends
@@ -43,11 +42,12 @@ class Goal(NamedTuple):
             return len(current) >= self.count
         return service.is_up and current == ready
 
-    def progress(self, service: LiveService) -> str:
+    def progress(self, service: LiveService, now: float) -> str:
         """The progress of the service, in words."""
         what = "done" if service.is_task else "ready"
         ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {what}"
-        return ", ".join([ready, *not_current(service.containers)])
+        rollout = rollouts.state(service)
+        return ready if rollout.is_over else f"{ready}, {rollout.words(now)}"
 
 
 class WaitOutcome(NamedTuple):
@@ -97,7 +97,7 @@ class Watch:
         """The services that are not up, or run something older. Prints what has changed."""
         pairs = list(_pairs(self._goals, deployment))
         for goal, service in pairs:
-            self._say(service.name, goal.progress(service))
+            self._say_progress(goal, service)
         everything = causes.find(deployment, time.time())
         of_all = [cause for cause in everything if cause.kind in OF_ALL]
         # During a publication no container is known to be current.
@@ -123,10 +123,12 @@ class Watch:
                 how = "before it was ready" if ended.stage == DAEMON else f"in stage {ended.stage}"
                 self._print(f"{ended.command or service.role} on {ended.host} ended {how}")
 
-    def _say(self, name: str, text: str) -> None:
-        if self._said.get(name) != text:
-            self._said[name] = text
-            self._print(text)
+    def _say_progress(self, goal: Goal, service: LiveService) -> None:
+        """Print the progress of a service if it has changed: a duration alone is no change."""
+        without_duration = goal.progress(service, 0.0)
+        if self._said.get(service.name) != without_duration:
+            self._said[service.name] = without_duration
+            self._print(goal.progress(service, time.time()))
 
     def _print(self, text: str) -> None:
         self._out.print(f"{time.monotonic() - self._began:7.1f} s  {text}")

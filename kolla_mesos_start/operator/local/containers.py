@@ -56,6 +56,7 @@ class LocalContainer:
         self.environ = {
             **environ,
             "KOLLA_HOSTNAME": host,
+            "KOLLA_LOGS": str(self.log),
             "KOLLA_RUN_DIR": str(self.run_dir),
             "KOLLA_STATE_DIR": str(root / "state"),
         }

@@ -55,8 +55,10 @@ def service(container: PerHostContainer) -> Document:
     anonymous = [escaped(path) for path in container.temporary if path not in own]
     found: Document = {
         "image": escaped(workload.image),
+        # podman-compose and docker compose would choose different ones.
+        "container_name": container.full_name,
         "command": [escaped(each) for each in workload.argv],
-        "environment": {name: escaped(value) for name, value in container.environ.items()},
+        "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
         **_network(container),
         "user": None if workload.user is None else str(workload.user),
         "security_opt": ["no-new-privileges:true"],

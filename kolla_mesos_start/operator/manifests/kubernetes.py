@@ -38,6 +38,7 @@ from kolla_mesos_start.operator.manifests.names import digested, distinct, label
 Document = dict[str, Any]
 
 CONTAINER = "agent"  # in each pod
+LOGS = {"KOLLA_LOGS": f"kubectl -n $(POD_NAMESPACE) logs $(POD_NAME) -c {CONTAINER}"}
 NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
 LONGEST_JOB = 63
 PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
@@ -230,7 +231,11 @@ class _Objects:
 
     def env(self) -> Sequence[Document]:
         values = self.workload.environ
-        fields = {"NODE_NAME": "spec.nodeName"}
+        fields = {
+            "NODE_NAME": "spec.nodeName",
+            "POD_NAME": "metadata.name",
+            "POD_NAMESPACE": "metadata.namespace",
+        }
         if self.is_stateful:
             fields["KOLLA_HOSTNAME"] = "metadata.name"
         return [
@@ -242,6 +247,8 @@ class _Objects:
             ),
             # Kubernetes would replace $(NAME), and $$ by $.
             *({"name": name, "value": value.replace("$", "$$")} for name, value in values.items()),
+            # Kubernetes replaces only names that are above.
+            *({"name": name, "value": value} for name, value in LOGS.items() if name not in values),
         ]
 
     # -- its volumes --------------------------------------------------------------------------------

@@ -49,10 +49,12 @@ class PerHostContainer(NamedTuple):
         """Its unique name on the host. The parts contain no underscore."""
         return f"{self.project}_{self.name}"
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """Its environment. The host is the name in launch.yml, at which others reach its ports."""
-        found = {"KOLLA_HOSTNAME": self.host}
+    def environ(self, show_logs: str) -> Mapping[str, str]:
+        """Its environment. The host is the name in launch.yml, at which others reach its ports.
+
+        `show_logs` is the command that shows a log, without the container's name.
+        """
+        found = {"KOLLA_HOSTNAME": self.host, "KOLLA_LOGS": f"{show_logs} {self.full_name}"}
         if self.workload.on_own_network and self.workload.ports and self.workload.hosts:
             found["KOLLA_ADDRESS"] = self.host
         return {**found, **self.workload.environ}

@@ -68,7 +68,8 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     yield f"ContainerName={container.full_name}"
     yield f"Image={escaped(workload.image)}"
     yield f"Exec={words(workload.argv)}"
-    for name, value in container.environ.items():
+    # Its container is removed when it ends, and `podman logs` with it.
+    for name, value in container.environ("journalctl --unit").items():
         yield f"Environment={word(f'{name}={value}')}"
     yield from _network(container)
     if workload.user is not None:

@@ -225,7 +225,7 @@ def _durations(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], flo
     for each in service.containers:
         if each.stage in SETTLED:
             continue
-        host = each.host if each.host in service.hosts else OTHER_HOST
+        host = each.host if each.host in service.started_on else OTHER_HOST
         command = each.command if each.command in commands else ""
         yield "container_state_timestamp_seconds", (host, _state(each), command), each.since
         if each.stage == "waiting":

@@ -59,7 +59,7 @@ def test_what_is_not_up_comes_first_and_says_why() -> None:
     ]
     text = " ".join(" ".join(shown(tree, width=200)).split())
     for words in (
-        "z/web 0 of 2 ready, 1 container needs a restart 1 unready",
+        "z/web 0 of 2 ready, 0 of 1 current (restart needed: web1 for 0 s) 1 unready",
         "web1 unready 1 min 15 s older definition (restart it) http: 503",
         "h2 ended 0 s web/daemon: missing: x (the agent's exit status: 78)",
         "sync error 0 s attempt 3 on h1: exit status 1",
@@ -79,13 +79,13 @@ def test_a_roll_out_shows_how_far_it_is() -> None:
         "web/.containers/2": container("ready", definition="3e7", host="h2", generation="5"),
     }
     assert shown(tree)[2:] == [
-        "web  2 of 2 ready, 2 containers need a restart",
+        "web  2 of 2 ready, 0 of 2 current (restart needed: h1, h2 for 0 s)",
         "  h1  ready  0 s  older definition (restart it)",
         "  h2  ready  0 s  5, older definition (restart it)",
     ]
     tree["web/.containers/2"] = container("ready", definition="3e8", host="h2", generation="6")
     assert shown(tree)[2:] == [
-        "web  2 of 2 ready, 1 container needs a restart",
+        "web  2 of 2 ready, 1 of 2 current (restart needed: h1 for 0 s)",
         "  h1  ready  0 s  older definition (restart it)",
         "  h2  ready  0 s  6, current",
     ]
@@ -175,3 +175,27 @@ def test_a_thousand_containers_fit(large: LiveDeployment, width: int, height: in
     assert lines[0] == "site: 20 of 100 services up"
     if height == 2000:
         assert sum(line.startswith("  h") for line in lines) == 1000
+
+
+def test_one_host_shows_only_what_is_there() -> None:
+    """As many instances are wanted as there are containers."""
+    tree = {
+        "a": definition(instances=2),
+        **ready("a", "1", "2"),
+        "a/.containers/1": container("ready", host="h1"),
+        "a/.containers/2": container("ready", host="h2"),
+        "b": definition(instances=3),
+        "b/.containers/1": container("waiting", host="h1"),
+        "b/.containers/2": container("waiting", host="h3"),
+        "c": definition(),
+        "status/h1/c/ended": {"stage": "render", "command": "c/daemon", "reason": "missing: x", "status": 78},
+        "d": definition(),
+    }
+    services = deployment(tree).services
+    on_host = {name: each.on_host("h1") for name, each in services.items() if "h1" in each.hosts}
+    assert {name: (each.ready, each.wanted, each.is_up) for name, each in on_host.items()} == {
+        "a": (1, 1, True),
+        "b": (0, 1, False),
+        "c": (0, 1, False),
+    }
+    assert [each.host for service in on_host.values() for each in service.containers] == ["h1", "h1"]

@@ -32,7 +32,9 @@ RECORDED = {
     "status/global/db/sync/generations": b"",
     "status/global/db/sync/generations/a%2Fb": b"7 5",
 }
-SNAPSHOT = Snapshot(PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}', 2**62)
+SNAPSHOT = Snapshot(
+    PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}', 2**62, b"[]"
+)
 
 
 def tar(**members: bytes) -> bytes:

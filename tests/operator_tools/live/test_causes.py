@@ -127,6 +127,18 @@ CASES: dict[str, tuple[Any, ...]] = {
         },
         "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
     ),
+    "failed, and its launcher says how to read its log": (
+        {
+            "job": TASK,
+            STATE: "error",
+            DETAIL: FAILED,
+            "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "logs": "docker logs x"},
+        },
+        (
+            "failed: job/sync failed on h1 1 min ago: exit status 1 (3 attempts in all);"
+            " see `docker logs x` on h1, correct the cause, and start it again"
+        ),
+    ),
     "between two attempts": (
         {STATE: "retry", DETAIL: FAILED, **one("job", container("bootstrapping"), TASK)},
         "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
@@ -222,6 +234,13 @@ CASES: dict[str, tuple[Any, ...]] = {
     "started, and not ready": (
         {**one("web", container("starting", "command check, exit status 69", since=NOW - 130))},
         f"not ready: web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
+    ),
+    "not ready, and its launcher says how to read its log": (
+        {**one("web", container("unready", "refused", logs="kubectl -n s logs web-0 -c agent"))},
+        (
+            "not ready: web/daemon on web1 is not ready for 0 s: refused;"
+            " see `kubectl -n s logs web-0 -c agent`"
+        ),
     ),
     "a check that never succeeds": (
         {**one("web", container("starting", "check tcp port 1: refused", since=NOW - 130, code="check"))},

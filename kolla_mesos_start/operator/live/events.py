@@ -1,0 +1,209 @@
+"""What happened in a deployment: what was recorded, what its state says, and what has changed since then.
+
+Pure, except that `EventReader` says what must be read. One function compares two looks; the first look is
+compared with nothing, so that everything that the present state says has just happened, each at its own time.
+What came and went between two looks is not seen, and neither is what a later state has replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.operator.ensemble import event_record
+from kolla_mesos_start.operator.ensemble.containers import DRAINING, Container
+from kolla_mesos_start.operator.ensemble.event_record import Entry
+from kolla_mesos_start.operator.ensemble.view import View
+from kolla_mesos_start.operator.live.cause import listed
+from kolla_mesos_start.operator.live.model import Attempt, LiveDeployment, LiveService
+from kolla_mesos_start.operator.live.reader import DeploymentReader
+from kolla_mesos_start.report import (
+    REFRESH_FAILED,
+    REFRESH_PENDING,
+    REFRESH_RUNNING,
+    REFRESH_SETTLING,
+    REFRESH_STUCK,
+)
+from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, printable
+from kolla_mesos_start.zookeeper.query import Query, data_of
+
+# The words for each stage of a container that is an event; a service's name, or its daemon's, comes before.
+STAGES = {
+    "ready": "is ready",
+    "unready": "is no longer ready",
+    DRAINING: "is about to be stopped",
+    "ended": "has ended",
+    "finished": "has finished its commands",
+}
+REFRESHING = (REFRESH_PENDING, REFRESH_RUNNING, REFRESH_SETTLING)
+REFRESHES = {
+    REFRESH_RUNNING: "refreshing",
+    REFRESH_FAILED: "refresh failed",
+    REFRESH_STUCK: "refresh blocked",
+}
+OUTCOMES = {DONE: "done", ERROR: "failed", RETRY: "failed"}
+
+
+class DeploymentEvent(NamedTuple):
+    """One event; `at` in seconds since the epoch. `services`: those that it concerns; empty: all."""
+
+    at: float
+    kind: str
+    text: str
+    services: tuple[str, ...]
+    host: str = ""
+    entry: Entry | None = None
+
+    def data(self) -> dict[str, Any]:
+        """The event for a program."""
+        found = {"at": self.at, "kind": self.kind, "text": self.text, "services": list(self.services)}
+        if self.host:
+            found["host"] = self.host
+        if self.entry:
+            found.update({name: getattr(self.entry, name) for name in ("by", "names", "total", "detail")})
+        return found
+
+
+class Elected(NamedTuple):
+    """A decision of an election, and when its record was last written (seconds since the epoch)."""
+
+    epoch: int
+    state: str
+    winner: str
+    at: float
+
+
+class Look(NamedTuple):
+    """The deployment at one moment; `now` in seconds since the epoch. `elected` by service."""
+
+    now: float
+    deployment: LiveDeployment
+    entries: tuple[Entry, ...] = ()
+    elected: Mapping[str, Elected] = MappingProxyType({})
+
+
+NOTHING = Look(0.0, LiveDeployment("", {}, 0.0))
+
+
+class EventReader(DeploymentReader):
+    """Reads also what operators have done."""
+
+    def queries(self, view: View) -> set[Query]:
+        """What must be read."""
+        return super().queries(view) | {data_of(self.znodes.events)}
+
+    def look(self, view: View, now: float) -> Look:
+        """The deployment, once all `queries` are answered."""
+        record, deployment = view.znode(self.znodes.events), self.deployment(view)
+        entries = event_record.decode(record.data) if record else ()
+        return Look(now, deployment, tuple(entries), dict(self._elected(deployment, view)))
+
+    def _elected(self, deployment: LiveDeployment, view: View) -> Iterator[tuple[str, Elected]]:
+        for name, service in deployment.services.items():
+            decision = service.election.snapshot.decision if service.election else None
+            znode = view.znode(self.znodes._replace(service_name=name).election.decision)
+            if decision and znode:
+                winner = printable(decision.winner)
+                yield name, Elected(decision.epoch, decision.state, winner, znode.stat.mtime / 1000)
+
+
+def between(before: Look, after: Look) -> list[DeploymentEvent]:
+    """What happened between two looks, the oldest first."""
+    known = set(before.entries)
+    found = [_action(each) for each in after.entries if each not in known]
+    names = {**before.deployment.services, **after.deployment.services}
+    for name in names:
+        old, new = (look.deployment.services.get(name) for look in (before, after))
+        found += _containers(old, new, after.now)
+        if new:
+            found += _commands(old, new)
+            found += _starts(old, new)
+            found += _elections(new, before.elected.get(name), after.elected.get(name))
+    return sorted(found, key=lambda each: each.at)
+
+
+def _action(entry: Entry) -> DeploymentEvent:
+    parts = [each for each in (listed(entry.names), entry.detail) if each]
+    more = f" ({entry.total} in all)" if entry.total > len(entry.names) else ""
+    text = f"{entry.by}: {entry.action} {'; '.join(parts)}{more}".rstrip()
+    return DeploymentEvent(entry.at, entry.action, text, entry.services, entry=entry)
+
+
+# -- containers -------------------------------------------------------------------------------------------
+
+
+def _containers(old: LiveService | None, new: LiveService | None, now: float) -> Iterator[DeploymentEvent]:
+    before = {each.id: each for each in old.containers} if old else {}
+    after = {each.id: each for each in new.containers} if new else {}
+    for service, container in [(new, each) for each in after.values()]:
+        assert service is not None
+        yield from _container(service, before.get(container.id), container, now)
+    for id in before.keys() - after.keys():
+        assert old is not None
+        each = before[id]
+        text = f"{old.name} on {each.host}: its container is gone; it was {each.stage}"
+        yield DeploymentEvent(now, "gone", text, (old.name,), each.host)
+
+
+def _container(
+    service: LiveService, old: Container | None, new: Container, now: float
+) -> Iterator[DeploymentEvent]:
+    def event(at: float, kind: str, text: str) -> DeploymentEvent:
+        return DeploymentEvent(at, kind, text, (service.name,), new.host)
+
+    subject = f"{service.name if service.is_task else service.daemon} on {new.host}"
+    if old is None:
+        yield event(new.created, "started", f"{service.name} on {new.host}: a container has started")
+    if new.stage in STAGES and (old is None or old.stage != new.stage):
+        why = f": {new.reason}" if new.reason and new.stage in ("unready", DRAINING) else ""
+        # It may have left the ready instances a moment before it says so.
+        at = new.since if old is None or new.since != old.since else now
+        yield event(at, new.stage, f"{subject} {STAGES[new.stage]}{why}")
+    elif old is not None and new.stage == "unready" and new.reason and not old.reason:
+        yield event(new.written, "unready", f"{subject} is not ready: {new.reason}")
+    if new.code in REFRESHES and (old is None or old.code != new.code):
+        yield event(new.written, REFRESHES[new.code], f"{subject}: {new.reason}")
+    elif old is not None and old.code in REFRESHING and new.code not in REFRESHING and new.is_current:
+        yield event(new.written, "refreshed", f"{subject} was refreshed")
+
+
+# -- commands, starts, elections --------------------------------------------------------------------------
+
+
+def _commands(old: LiveService | None, new: LiveService) -> Iterator[DeploymentEvent]:
+    before = {(step.path, each.scope): each for step in old.steps for each in step.attempts} if old else {}
+    for step in new.steps:
+        for attempt in step.attempts if not step.command.is_daemon else ():
+            yield from _attempt(new, step.path, before.get((step.path, attempt.scope)), attempt)
+
+
+def _attempt(service: LiveService, path: str, old: Attempt | None, new: Attempt) -> Iterator[DeploymentEvent]:
+    detail = new.detail
+    if detail.started is None:
+        return
+    what = f"{path} on {detail.host}: attempt {max(detail.attempt, 1)}"
+    is_new = old is None or old.detail.claim != detail.claim
+    if is_new:
+        lasted = max(0.0, detail.finished - detail.started) if detail.finished else 0.0
+        yield DeploymentEvent(new.since - lasted, RUNNING, f"{what} has begun", (service.name,), detail.host)
+    if detail.state in OUTCOMES and (is_new or (old and old.detail.state != detail.state)):
+        kind = OUTCOMES[detail.state]
+        text = f"{what} is done" if kind == "done" else f"{what} failed"
+        text = f"{text}: {detail.message}" if detail.message else text
+        yield DeploymentEvent(new.since, kind, text, (service.name,), detail.host)
+
+
+def _starts(old: LiveService | None, new: LiveService) -> Iterator[DeploymentEvent]:
+    """How starts have failed."""
+    known = {each.zxid for each in old.ended} if old else set()
+    for each in new.ended:
+        if each.zxid not in known:
+            text = f"{each.command or new.name} on {each.host} {each.how()}"
+            yield DeploymentEvent(each.at, "failed", text, (new.name,), each.host)
+
+
+def _elections(service: LiveService, old: Elected | None, new: Elected | None) -> Iterator[DeploymentEvent]:
+    if new and (old is None or (old.epoch, old.state, old.winner) != (new.epoch, new.state, new.winner)):
+        text = f"{service.name}: {new.winner} bootstraps the cluster, epoch {new.epoch}: {new.state}"
+        yield DeploymentEvent(new.at, "elected", text, (service.name,), new.winner)
