@@ -72,7 +72,7 @@ def test_no_option_that_deletes_is_suggested(line: str) -> None:
     assert "did you mean" not in caught.value.reason
 
 
-@pytest.mark.parametrize("line", ["status --host node-1", "--host node-1 status", "reset --absent"])
+@pytest.mark.parametrize("line", ["explain --host node-1", "--host node-1 explain", "reset --absent"])
 def test_a_part_of_an_options_name_is_not_taken_for_it(line: str) -> None:
     """--host means something else where there is one."""
     with pytest.raises(BadUsage, match=r"--(host|absent)|node-1"):
