@@ -1,4 +1,7 @@
-"""When a running daemon gives up, and when it is registered. Whole elections: tests/integration/test_election.py."""
+"""When a running daemon gives up, and when it is registered again.
+
+Whole elections are in tests/integration/test_election.py.
+"""
 
 from __future__ import annotations
 
