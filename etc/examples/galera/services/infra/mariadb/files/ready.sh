@@ -12,8 +12,13 @@ mariadb --defaults-file="$defaults" --connect-timeout=5 --batch --skip-column-na
             if (value["wsrep_cluster_status"] != "Primary") { print "cluster status: " value["wsrep_cluster_status"]; exit 1 }
             if (value["wsrep_local_state"] != 4 && value["wsrep_local_state"] != 2) { print "local state: " value["wsrep_local_state"]; exit 1 }
         }'
+# From now on the data count after a power cut, too. The removal of the mark must be on the disk as well, before the election
+# records that this host has joined: with the mark it would have no data, and be refused.
 if [ -e "$directory/joining" ]; then
-    # From now on the data count after a power cut, too.
     sync --file-system "$directory"
-    rm -f "$directory/joining"
+    mv "$directory/joining" "$directory/joined"
+fi
+if [ -e "$directory/joined" ]; then
+    sync "$directory"
+    rm -f "$directory/joined"
 fi
