@@ -71,7 +71,8 @@ def main() -> int:
                 done = drill.round(event)
                 rounds.append(done)
                 load = os.getloadavg()[0]
-                said = f"{done.event:27} {done.seconds:5.1f} s {done.rows} rows, load {load:.0f}"
+                times = f"formed {done.formed:5.1f} s, synced {done.seconds:5.1f} s"
+                said = f"{done.event:27} {times}, {done.rows} rows, load {load:.0f}"
                 print(f"{len(rounds):3} {said}", flush=True)
         except (Violation, AssertionError) as error:
             kind = "VIOLATION" if isinstance(error, Violation) else "NOT RECOVERED"
