@@ -298,6 +298,20 @@ def test_a_joined_member_is_ready_after_its_mark_is_gone_from_the_disk(members: 
         members.kill()
 
 
+def test_a_server_that_has_left_its_cluster_is_ended(members: Trio) -> None:
+    """Galera asks for a restart in its log, and the server would run for ever."""
+    form_again(members)
+    try:
+        leaver = members[2]
+        leaver.sql("SET GLOBAL wsrep_cluster_address = ''")
+        assert not leaver.is_ready
+        eventually(lambda: leaver.status == 0, f"it ends; {leaver.log_end()}")
+        leaver.start("join")
+        leaver.await_ready()
+    finally:
+        members.kill()
+
+
 def test_data_that_are_not_a_clusters_fail(members: Trio) -> None:
     """`none` would have them overwritten by those of the cluster."""
     member = members[2]
