@@ -108,8 +108,8 @@ class Drill:
         hosts = self._shuffled()
         for host in hosts:
             self.cluster.power_on(host)
+            self._last_on = time.monotonic()
             time.sleep(self.dice.choice((0.0, 0.0, self.dice.uniform(0, 2))))
-        self._last_on = time.monotonic()
 
     def _shuffled(self) -> list[str]:
         return self.dice.sample(HOSTS, len(HOSTS))
