@@ -171,8 +171,19 @@ def facts_of(
     if logs:
         facts["logs"] = logs
     if lists:
-        facts["lists"] = {name: f"{zxid:#x}" for name, zxid in lists.items()}
+        facts["lists"] = _lists(lists)
     return json.dumps(facts).encode()
+
+
+def with_lists(facts: bytes, lists: Mapping[str, int]) -> bytes:
+    """These fields of a container, with the instances that its files list now."""
+    import json
+
+    return json.dumps({**json.loads(facts), "lists": _lists(lists)}).encode()
+
+
+def _lists(lists: Mapping[str, int]) -> dict[str, str]:
+    return {name: f"{zxid:#x}" for name, zxid in lists.items()}
 
 
 def utc(epoch: float) -> str:

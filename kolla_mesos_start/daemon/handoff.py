@@ -75,7 +75,7 @@ class Refreshed(NamedTuple):
     """The result of a refresh. `seen` and `listed`: see Refreshing. `failure`: why it failed, or empty text.
 
     `written`: the files that have changed. `note`: why others have not, or why the daemon needs a restart
-    (`needs_restart`). `facts`: see report.StatusZnode; empty if only a restart brings the daemon up to date.
+    (`needs_restart`). `facts`: see report.StatusZnode; empty if they are as before.
     `kind` and `signal`: how to notify the daemon (see OnChange); empty if there is nothing to notify it of.
     """
 

@@ -157,6 +157,8 @@ class Participant:
         self._known, self._busy, self._again_at = False, False, 0.0
         if self._recorded_in != self._session.id:
             self.admitted = False
+            # Candidates take a new registration for an answer: it needs a new check, as every answer does.
+            self._readiness().confirm(now())
         self._read_ready()
         self._read_candidates()
 
@@ -207,7 +209,7 @@ class Participant:
         """The transition that is due: `restore` after the session has expired, or `ready`; or empty."""
         if self._recorded_in != self._session.id:
             return "restore"
-        return "ready" if self._readiness().ready and not self.admitted else ""
+        return "ready" if self._readiness().confirmed and not self.admitted else ""
 
     def _transition(self) -> None:
         """Read what the transition depends on; then `_on_read` makes it."""
@@ -329,8 +331,6 @@ class Participant:
                 log.info("the cluster of epoch %d is formed", self._order.epoch)
             self._was_ready = self.admitted = True
             self._presence.adopt(self._data)
-        elif self._was_ready:
-            self.admitted = True
 
     def _again(self, error: object = None) -> None:
         """Try again soon, and at the next connection."""

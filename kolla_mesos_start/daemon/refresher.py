@@ -49,6 +49,10 @@ if TYPE_CHECKING:
         def notify(self, kind: str, signame: str) -> str:
             """Notify it of new files by a signal or a restart; returns why that failed, or empty text."""
 
+        @property
+        def facts(self) -> bytes:
+            """What the container is based on, as published."""
+
         def set_facts(self, facts: bytes) -> None:
             """Publish what the container is based on now."""
 
@@ -272,7 +276,8 @@ class Refresher:
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         election = dict(self._order.election) if self._order.election else None
-        order = (dict(self._order.listed), self._order.started, self._not_notified, os.getpid(), election)
+        known = (dict(self._order.listed), self._order.started, self._not_notified, self._daemon.facts)
+        order = (*known, os.getpid(), election)
         try:
             self._process.start(order, self._on_end)
         except OSError as error:

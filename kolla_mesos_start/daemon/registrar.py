@@ -264,6 +264,11 @@ class Registrar:
             self.on_restart()
         return ""
 
+    @property
+    def facts(self) -> bytes:
+        """What the container is based on, as published."""
+        return self.reporter.report.shown.facts
+
     def set_facts(self, facts: bytes) -> None:
         """Publish what the container is based on after a refresh."""
         self.reporter.report.renew(facts)

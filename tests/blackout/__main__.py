@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import logging
+import os
 import random
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +22,8 @@ from tests.blackout.members import HOSTS, PACKAGES
 from tests.conftest import connected
 from tests.examples.openstack import install_packages
 from tests.zookeeper import Ensemble
+
+NEW_MOUNT_NAMESPACE = 0x20000  # CLONE_NEWNS, for unshare(2)
 
 
 def main() -> int:
@@ -35,6 +40,8 @@ def main() -> int:
     parser.add_argument("--power-cut", action="store_true", help="lose what was not synced (needs root)")
     parser.add_argument("--flush", type=int, default=1, help="innodb_flush_log_at_trx_commit (default 1)")
     options = parser.parse_args()
+    if options.power_cut:
+        hide_mounts()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda number, frame: sys.exit(128 + number))
@@ -63,7 +70,10 @@ def main() -> int:
             for event in plan(seed, options.rounds, options.event or ()):
                 done = drill.round(event)
                 rounds.append(done)
-                print(f"{len(rounds):3} {done.event:22} {done.seconds:5.1f} s {done.rows} rows", flush=True)
+                load = os.getloadavg()[0]
+                times = f"formed {done.formed:5.1f} s, synced {done.seconds:5.1f} s"
+                said = f"{done.event:27} {times}, {done.rows} rows, load {load:.0f}"
+                print(f"{len(rounds):3} {said}", flush=True)
         except (Violation, AssertionError) as error:
             kind = "VIOLATION" if isinstance(error, Violation) else "NOT RECOVERED"
             print(f"{kind} in {event}, seed {seed}: {str(error)[:2000]}")
@@ -73,6 +83,14 @@ def main() -> int:
             return 1
     shutil.rmtree(directory)
     return 0
+
+
+def hide_mounts() -> None:
+    """Keep the disks from containers that start on this machine meanwhile: they would keep them mounted."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_MOUNT_NAMESPACE):
+        raise OSError(ctypes.get_errno(), "unshare")
+    subprocess.run(("mount", "--make-rprivate", "/"), check=True, timeout=60)
 
 
 def summary(rounds: list[Round]) -> str:

@@ -29,7 +29,7 @@ from tests.conftest import Deployment
 from tests.examples.openstack import SYSTEM_PATH
 from tests.tool import operator_client, run_ctl
 from tests.waiting import eventually
-from tests.zookeeper import Ensemble
+from tests.zookeeper import Ensemble, free_port
 
 SESSION_TIMEOUT = 4  # seconds
 LAUNCHER = 0.2  # seconds between two looks of the launcher
@@ -65,7 +65,10 @@ class Cluster(LocalDeployment):
         }
         directory.mkdir(parents=True, mode=0o755)
         super().__init__(EXAMPLE, directory, operator_client(zk, *place), environ, *place)
-        self.hosts = {host: self.add(SERVICE, host) for host in HOSTS}
+        # mariabackup receives on all addresses of the machine, so each host needs a port of its own.
+        self.hosts = {
+            host: self.add(SERVICE, host, values={"galera_transfer_port": free_port()}) for host in HOSTS
+        }
         self.links = {host: Link(ensemble, directory / f"{host}.link") for host in HOSTS}
         for host, container in self.hosts.items():
             container.environ["KOLLA_ZK_HOSTS"] = self.links[host].hosts

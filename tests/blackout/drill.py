@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
+from kolla_mesos_start.election.records import FORMED
 from kolla_mesos_start.operator.live.election import CANDIDATE
 from tests.blackout.cluster import RECOVERY, SESSION_TIMEOUT, Cluster
 from tests.blackout.members import HOSTS, SERVICE, sql
@@ -31,9 +32,13 @@ class Violation(Exception):
 
 
 class Round(NamedTuple):
-    """One blackout: what was done, and the seconds from the last power-on to three synced members."""
+    """One blackout: what was done, and how it ended.
+
+    `formed` and `seconds`: from the last power-on to a working cluster, and to three synced members.
+    """
 
     event: str
+    formed: float
     seconds: float
     rows: int
 
@@ -65,17 +70,25 @@ class Drill:
         """One blackout and its recovery."""
         self._start_writers()
         time.sleep(self.dice.uniform(0.5, 2.0))
-        self._last_on = 0.0
+        self._last_on, epoch = 0.0, self.cluster.epoch
         try:
             EVENTS[event](self)
             if not self._last_on:
                 self._all_on()
+            eventually(lambda: self._works(epoch), "a working cluster", seconds=RECOVERY, every=0.1)
+            formed = time.monotonic() - self._last_on
             self.cluster.await_synced()
             seconds = time.monotonic() - self._last_on
             self.cluster.await_ready()
         finally:
             self._stop_writers()
-        return Round(event, seconds, self.check())
+        return Round(event, formed, seconds, self.check())
+
+    def _works(self, before: int) -> bool:
+        """Whether a cluster was formed after that epoch, or never went."""
+        decision = self.cluster.record("decision")
+        is_new = decision.get("epoch", 0) > before and decision["state"] == FORMED
+        return is_new or all(map(self.cluster.is_synced, HOSTS))
 
     def _start_writers(self) -> None:
         sockets = {host: self.cluster.socket(host) for host in HOSTS}
@@ -95,8 +108,8 @@ class Drill:
         hosts = self._shuffled()
         for host in hosts:
             self.cluster.power_on(host)
+            self._last_on = time.monotonic()
             time.sleep(self.dice.choice((0.0, 0.0, self.dice.uniform(0, 2))))
-        self._last_on = time.monotonic()
 
     def _shuffled(self) -> list[str]:
         return self.dice.sample(HOSTS, len(HOSTS))

@@ -275,6 +275,43 @@ def test_an_interrupted_join_with_a_withdrawn_state_has_no_position(members: Tri
         joining.unlink()
 
 
+def test_a_joined_member_is_ready_after_its_mark_is_gone_from_the_disk(members: Trio, place: Path) -> None:
+    """A power cut would bring the mark back, and the member would have no position although it has joined."""
+    programs = place / "programs"
+    programs.mkdir()
+    joiner = members[2]
+    log = joiner.state / "synced"
+    (programs / "sync").write_text(
+        f'#!/bin/sh\necho "$@" joining=$(test -e {joiner.state}/joining && echo yes || echo no) >>{log}\n'
+        'exec /bin/sync "$@"\n'
+    )
+    (programs / "sync").chmod(0o755)
+    joiner.environ["PATH"] = f"{programs}:{joiner.environ['PATH']}"
+    try:
+        form_again(members)
+        synced = log.read_text().splitlines()
+        assert synced[-2:] == [f"--file-system {joiner.state} joining=yes", f"{joiner.state} joining=no"]
+        log.unlink()
+        assert joiner.is_ready
+        assert not log.exists(), "once is enough"
+    finally:
+        members.kill()
+
+
+def test_a_server_that_has_left_its_cluster_is_ended(members: Trio) -> None:
+    """Galera asks for a restart in its log, and the server would run for ever."""
+    form_again(members)
+    try:
+        leaver = members[2]
+        leaver.sql("SET GLOBAL wsrep_cluster_address = ''")
+        assert not leaver.is_ready
+        eventually(lambda: leaver.status == 0, f"it ends; {leaver.log_end()}")
+        leaver.start("join")
+        leaver.await_ready()
+    finally:
+        members.kill()
+
+
 def test_data_that_are_not_a_clusters_fail(members: Trio) -> None:
     """`none` would have them overwritten by those of the cluster."""
     member = members[2]

@@ -1,14 +1,19 @@
-"""When a running daemon gives up. Whole elections are in tests/integration/test_election.py."""
+"""When a running daemon gives up, and when it is registered again.
+
+Whole elections are in tests/integration/test_election.py.
+"""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
 
 from kolla_mesos_start.daemon import participant
 from kolla_mesos_start.daemon.participant import Participant
-from kolla_mesos_start.election.records import Membership
+from kolla_mesos_start.election.records import FORMED, JOINED, Decision, Member, Membership, encode
+from kolla_mesos_start.zookeeper.wire import GetData, NoNodeError, Transaction
 
 READY_AT = "/s/daemon/ready"
 
@@ -20,6 +25,8 @@ class Session:
         self.id, self.former, self.connected = 1, set[int](), True
         self.handler: Callable[[], object] = lambda: None
         self.replies: dict[str, Callable[[Any, Any], object]] = {}
+        self.znodes: dict[str, bytes] = {}
+        self.transactions = 0
 
     def on_connected(self, handler: Callable[[], object]) -> None:
         self.handler = handler
@@ -28,14 +35,23 @@ class Session:
         pass
 
     def request(self, operation: Any, done: Callable[[Any, Any], object]) -> None:
-        self.replies[operation.path] = done
+        """Of the data and the transactions, too: all are committed."""
+        if isinstance(operation, Transaction):
+            self.transactions += 1
+            done([], None)
+        elif isinstance(operation, GetData):
+            data = self.znodes.get(operation.path)
+            stat = SimpleNamespace(version=0, ephemeralOwner=0)
+            done(data is not None and (data, stat), None if data is not None else NoNodeError())
+        else:
+            self.replies[operation.path] = done
 
 
 class Readiness:
     ready = confirmed = stopped = False
 
     def confirm(self, after: float) -> None:
-        pass
+        self.confirmed = False
 
     def stop(self) -> None:
         self.stopped = True
@@ -46,6 +62,9 @@ class Presence:
 
     def ready_data(self) -> dict[str, bytes]:
         return {f"{READY_AT}/me": b"{}"}
+
+    def adopt(self, data: dict[str, bytes]) -> None:
+        pass
 
 
 class Instance:
@@ -129,3 +148,25 @@ def test_a_new_winner_has_its_own_limit(instance: Callable[..., Instance]) -> No
     assert found.at(149.9) == []
     found.at(150.0)
     assert found.at(150.0) == [True]
+
+
+def test_a_new_session_registers_the_daemon_after_a_new_check(instance: Callable[..., Instance]) -> None:
+    """Its cluster may have gone during the outage, and a candidate takes a new registration for an answer."""
+    found = instance()
+    decision = Decision(1, "other", "g", 5, {}, FORMED, formed=True)
+    found.session.znodes = {
+        "/e/turn": b"",
+        "/e/decision": encode(decision),
+        "/e/members/h": encode(Member(1, JOINED)),
+    }
+    found.readiness.ready = found.readiness.confirmed = True
+    found.at(101.0)
+    assert found.participant.admitted
+    found.session.id = 2
+    found.connect()
+    found.at(102.0)
+    found.at(103.0)
+    assert (found.participant.admitted, found.session.transactions) == (False, 2), "its `running` is back"
+    found.readiness.confirmed = True
+    found.at(104.0)
+    assert found.participant.admitted

@@ -58,6 +58,7 @@ class Edge:
     def __init__(self, deployment: Deployment, containers: Containers, zk: KazooClient) -> None:
         self._deployment, self._containers, self._zk = deployment, containers, zk
         self.web, self.front = Site(deployment, zk, WEB), Site(deployment, zk, FRONT)
+        self.front_daemon: dict[str, Any] = {}
         self.go = containers.directory / "go"
         self.go.parent.mkdir(parents=True, exist_ok=True)
         self.go.touch()
@@ -75,7 +76,7 @@ class Edge:
     def start_front(self, text: str = INSTANCES, **environ: str) -> Agent:
         """An instance of `front` whose file lists all that there are of `web`."""
         directory = self._containers.directory / f"{len(self._containers._agents)}-edge1"
-        daemon = {
+        daemon = self.front_daemon = {
             "command": COMMAND,
             "ready": {"alive": 0},
             "on_change": {"signal": "HUP"},
@@ -199,6 +200,22 @@ def test_a_service_that_does_not_refresh_is_waited_for_up_to_the_limit(edge: Edg
         assert web.ends() == 7
         assert time.monotonic() - begun >= SHORT
     assert "draining ended after 2 s, its limit: not refreshed: front on edge1 to refresh" in web.said
+
+
+def test_a_service_that_needs_a_restart_has_refreshed_too(edge: Edge, deployment: Deployment) -> None:
+    """Its daemon uses the new file, although only a restart applies its new command."""
+    web, front = edge.start_web(drain=LONG), edge.start_front()
+    lists(front, "web1")
+    changed = {**edge.front_daemon, "env": {"NEW": "1"}}
+    publish(deployment, FRONT, {"service": {"daemon": changed}}, files={"front.conf": INSTANCES})
+    said = "restart the container"
+    eventually(lambda: said in edge.container(edge.front).get("reason", ""), "it needs one")
+    before = {**edge.container(edge.front), "lists": 0, "since": 0}
+    web.signal(signal.SIGTERM)
+    assert web.ends() == 7
+    lists(front, "")
+    assert "refreshed: front on edge1" in web.said
+    assert before == {**edge.container(edge.front), "lists": 0, "since": 0}, "what it runs is as before"
 
 
 def test_a_list_of_members_is_left_too(edge: Edge) -> None:

@@ -457,6 +457,38 @@ def test_a_winner_that_is_killed_around_a_transition_comes_back(
     assert group == "g" and int(number) > 9
 
 
+# Transitions of a joiner, by number: the state of its member if it ends before, and after, the commit.
+JOINS = {"join": (2, "joined", "joining"), "ready": (4, "joining", "joined")}
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+@pytest.mark.parametrize("transition", JOINS)
+def test_a_joiner_that_is_killed_around_a_transition_joins_again(
+    cluster: Cluster, zookeeper: Server, tmp_path: Path, transition: str, loses: str
+) -> None:
+    """The others serve meanwhile, and nobody bootstraps."""
+    cluster.publish()
+    cluster.start()
+    cluster.forms(1)
+    cluster.kill("c")
+    joiner, (number, *states) = cluster.agents["c"], JOINS[transition]
+    direct = joiner.environ["KOLLA_ZK_HOSTS"]
+    proxy = Ending(zookeeper, tmp_path / "proxy.log", number, loses)
+    try:
+        joiner.environ["KOLLA_ZK_HOSTS"] = proxy.hosts
+        cluster.start("c")
+        eventually(lambda: proxy.has_ended, "the transition is made")
+        cluster.kill("c")
+    finally:
+        proxy.kill()
+    assert cluster.read("members/c")["state"] == states[loses == "reply"]
+    assert set(cluster.ready) >= {"a", "b"}
+    joiner.environ["KOLLA_ZK_HOSTS"] = direct
+    cluster.start("c")
+    cluster.forms(1)
+    assert len(cluster.bootstraps()) == 1
+
+
 def test_a_joiner_that_was_frozen_before_its_start_joins_again(cluster: Cluster) -> None:
     """Its session has expired: it is a candidate again, and starts once."""
     cluster.data.mkdir()

@@ -195,6 +195,32 @@ def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     assert "all logs are in" not in kept.said
 
 
+# Ends in its first start, and serves in the second one: as a host whose first transfer was interrupted.
+CLUSTER = """
+commands:
+  position: {command: echo none}
+service:
+  daemon:
+    command: &start
+      - sh
+      - -c
+      - "cd {{ root }}; echo >>starts; test $(wc -l <starts) -gt ENDS || exit 1; touch up; exec sleep 600"
+    ready: {command: [test, -e, "{{ root }}/up"]}
+    election: {position: db/position, members: 1, start: *start}
+  instances: 1
+"""
+
+
+@pytest.mark.parametrize(("ends", "status"), [(1, 0), (9, 1)])
+def test_a_member_of_a_cluster_is_started_again(up: Start, place: Path, ends: int, status: int) -> None:
+    """It may end while it joins. But not for ever."""
+    (place / "site/services/a/db/definition.yml").write_text(CLUSTER.replace("ENDS", str(ends)))
+    run = up("--once")
+    assert run.ends() == status, run.said
+    assert run.said.count("db@node-1: starting it again") == (1 if status == 0 else 3)
+    assert ("the deployment did not come up" in run.said) == (status != 0)
+
+
 def test_a_start_that_takes_too_long_ends_with_its_cause(up: Start, place: Path) -> None:
     """With status 75, as `wait` ends then."""
     write_files(place / "site", services__a__db__definition_yml=DB.replace("alive: 0", "tcp: 1"))

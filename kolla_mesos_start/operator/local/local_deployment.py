@@ -168,6 +168,11 @@ class LocalDeployment:
         """Whether the container ends once its commands are done."""
         return self._graphs[container].daemon is None
 
+    def has_election(self, container: LocalContainer) -> bool:
+        """Whether its daemon is a member of a cluster with an election."""
+        daemon = self._graphs[container].daemon
+        return daemon is not None and daemon.election is not None
+
     @property
     def seems_up(self) -> bool:
         """Whether every task has ended with 0, and every daemon runs and says that it is ready."""

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,7 @@ GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 # Seconds until something is started again: at first, and at most. The delay doubles each time, as with
 # launchers, unless it has run for longer than STEADY.
 RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
+MOST_RESTARTS = 3  # of a member of a cluster, until it was up once
 TOLD_TIMEOUT = 2.0  # seconds; a registrar says how its daemon ended a moment after that
 LONGEST_RUN_DIR = len("/run/99")  # bytes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -271,14 +273,26 @@ class Up(ABC, Generic[D]):
         say(f"start {len(deployment.containers)} containers at the same moment, in no order")
         deployment.start(random.randrange(10**6))
         view = self.view(deployment, known=False)
+        restarts = Restarts()
+
+        def has_failed() -> bool:
+            """Whether a container has ended for good. A member of a cluster may end while it joins."""
+            for container in deployment.broken:
+                if not deployment.has_election(container) or restarts.is_last(
+                    container.name, container.status
+                ):
+                    return True
+                if restarts.is_due(container.name, container.status):
+                    container.restart()
+            return False
 
         def settled() -> bool:
             view.show()
-            return bool(deployment.broken) or (deployment.seems_up and self.aside(lambda: deployment.is_up))
+            return has_failed() or (deployment.seems_up and self.aside(lambda: deployment.is_up))
 
         is_settled = self.until(settled, self.timeout)
         view.show()
-        if deployment.broken:
+        if has_failed():
             raise Failed(self._why("the deployment did not come up", deployment))
         if not is_settled:
             raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s", deployment))
@@ -438,6 +452,11 @@ class Restarts:
         self._delays: dict[str, float] = {}
         self._due: dict[str, float] = {}
         self._started: dict[str, float] = {}
+        self._counts: Counter[str] = Counter()
+
+    def is_last(self, name: str, status: int | None) -> bool:
+        """Whether `name`, which has ended with `status`, was started often enough, or need not be."""
+        return status in FINAL or (name not in self._due and self._counts[name] == MOST_RESTARTS)
 
     def is_due(self, name: str, status: int | None = None) -> bool:
         """Whether `name`, which has ended with `status`, should be started now; call it until it is true."""
@@ -447,6 +466,7 @@ class Restarts:
             delay = RESTART_DELAY if is_steady else min(2 * self._delays[name], LONGEST_DELAY)
             self._delays[name], self._due[name] = delay, instant + delay
             why = f" (status {status} is final unless the published data change)" if status in FINAL else ""
+            self._counts[name] += 1
             print(f"  {name}: starting it again in {delay:g} s{why}", flush=True)
         if instant < self._due[name]:
             return False

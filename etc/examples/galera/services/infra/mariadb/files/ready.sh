@@ -5,15 +5,36 @@ set -eu
 
 defaults=$1 directory=$2
 # SHOW works also while Galera refuses queries. A donor is a member: it serves a state transfer.
-mariadb --defaults-file="$defaults" --connect-timeout=5 --batch --skip-column-names \
-    --execute="SHOW STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_local_state')" |
-    awk '{ value[$1] = $2 }
-        END {
-            if (value["wsrep_cluster_status"] != "Primary") { print "cluster status: " value["wsrep_cluster_status"]; exit 1 }
-            if (value["wsrep_local_state"] != 4 && value["wsrep_local_state"] != 2) { print "local state: " value["wsrep_local_state"]; exit 1 }
-        }'
+status=$(mariadb --defaults-file="$defaults" --connect-timeout=5 --batch --skip-column-names --execute="
+    SHOW STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_connected', 'wsrep_local_state')")
+value() {
+    echo "$status" | sed -n "s/^$1[[:space:]]*//p"
+}
+if [ "$(value wsrep_connected)" = OFF ]; then
+    # After some failures, of an incremental transfer for example, Galera leaves the cluster, and asks for a restart in the
+    # log. The server would run for ever. It answers only after it has been connected once.
+    echo "Galera has left the cluster: ending the server"
+    kill "$(cat "$(sed -n 's/^pid-file = //p' "$defaults")")"
+    exit 1
+fi
+if [ "$(value wsrep_cluster_status)" != Primary ]; then
+    echo "cluster status: $(value wsrep_cluster_status)"
+    exit 1
+fi
+case $(value wsrep_local_state) in
+    2 | 4) ;;
+    *)
+        echo "local state: $(value wsrep_local_state)"
+        exit 1
+        ;;
+esac
+# From now on the data count after a power cut, too. The removal of the mark must be on the disk as well, before the election
+# records that this host has joined: with the mark it would have no data, and be refused.
 if [ -e "$directory/joining" ]; then
-    # From now on the data count after a power cut, too.
     sync --file-system "$directory"
-    rm -f "$directory/joining"
+    mv "$directory/joining" "$directory/joined"
+fi
+if [ -e "$directory/joined" ]; then
+    sync "$directory"
+    rm -f "$directory/joined"
 fi

@@ -50,6 +50,7 @@ case $KOLLA_ELECTION in
             state "$group" 1 "$data"
         fi
         rm -f "$directory/joining"
+        sync "$directory"
         exec mariadbd --defaults-file="$defaults" --wsrep-new-cluster "$@"
         ;;
     join)
