@@ -140,7 +140,7 @@ def _is_oneshot(args: Mapping[str, Any]) -> bool:
 
 
 def _role(task: Task) -> str:
-    """The role whose service a task is about: helpers such as service-check-containers name it in their task."""
+    """The role that a task is about: helpers such as service-check-containers name it in their task."""
     named = re.search(r"(?:^|: )(?:Check|Restart) containers? for (\S+)$", task.name)
     return named[1] if named else task.role
 
@@ -149,7 +149,11 @@ def _role(task: Task) -> str:
 
 
 def _step(task: Task, daemons: Mapping[str, Daemon]) -> Step | None:
-    if task.module == "kolla_container" and task.args.get("action") == "start_container" and _is_oneshot(task.args):
+    if (
+        task.module == "kolla_container"
+        and task.args.get("action") == "start_container"
+        and _is_oneshot(task.args)
+    ):
         return Step(str(task.args["name"]), task.role, Kind.BOOTSTRAP, task.host, [task])
     if task.module == "kolla_toolbox":
         return Step(f"{task.role}_toolbox", task.role, Kind.TOOLBOX, task.host, [task], "kolla_toolbox")
@@ -164,7 +168,9 @@ def _command(task: Task) -> str:
     args = task.args
     if task.module == "kolla_toolbox":
         return f"{args.get('module_name', '')} {args.get('module_args', '')}"
-    return str(args.get("_raw_params") or args.get("cmd") or args.get("command") or " ".join(args.get("argv") or ()))
+    return str(
+        args.get("_raw_params") or args.get("cmd") or args.get("command") or " ".join(args.get("argv") or ())
+    )
 
 
 def executed_in(command: str) -> str:
@@ -192,11 +198,22 @@ def exec_parts(command: str) -> tuple[str, str, Mapping[str, str]]:
 def _joined(steps: Sequence[Step], tasks: Sequence[Task]) -> Iterator[Step]:
     """Join what kolla_toolbox runs consecutively for one role, on one host; the same command on several hosts
     of an `exec` stays one step for each."""
-    starts = sorted(task.number for task in tasks if task.module == "kolla_container" and task.args.get("action") in STARTED)
+    starts = sorted(
+        task.number
+        for task in tasks
+        if task.module == "kolla_container" and task.args.get("action") in STARTED
+    )
     waiting: Step | None = None
     for step in steps:
         if waiting and _goes_on(waiting, step, starts):
-            waiting = Step(waiting.name, waiting.role, waiting.kind, waiting.host, [*waiting.tasks, *step.tasks], waiting.image_of)
+            waiting = Step(
+                waiting.name,
+                waiting.role,
+                waiting.kind,
+                waiting.host,
+                [*waiting.tasks, *step.tasks],
+                waiting.image_of,
+            )
             continue
         if waiting:
             yield waiting
@@ -228,7 +245,11 @@ def _named(steps: Iterator[Step]) -> Sequence[Step]:
 
 def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping[str, Sequence[ConfigFile]]]:
     """The last content of each file below the config directory."""
-    directories = {(task.host, str(task.args.get("path", task.args.get("dest"))).rstrip("/")) for task in tasks if task.module == "file"}
+    directories = {
+        (task.host, str(task.args.get("path", task.args.get("dest"))).rstrip("/"))
+        for task in tasks
+        if task.module == "file"
+    }
     found: dict[str, dict[str, dict[str, ConfigFile]]] = {}
     for task in tasks:
         if task.content is None or task.dest is None:
@@ -242,11 +263,23 @@ def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping
         if path:
             of_host = found.setdefault(task.host, {}).setdefault(directory, {})
             of_host[path] = ConfigFile(path, task.content, task)
-    return {host: {name: list(files.values()) for name, files in by_name.items()} for host, by_name in found.items()}
+    return {
+        host: {name: list(files.values()) for name, files in by_name.items()}
+        for host, by_name in found.items()
+    }
 
 
 def _is_left(task: Task, config_directory: str) -> bool:
     """Whether it changes the host itself: only the operator can do that."""
-    if task.module in ("sysctl", "modprobe", "systemd", "systemd_service", "service", "firewalld", "lineinfile", "blockinfile"):
+    if task.module in (
+        "sysctl",
+        "modprobe",
+        "systemd",
+        "systemd_service",
+        "service",
+        "firewalld",
+        "lineinfile",
+        "blockinfile",
+    ):
         return True
     return task.module == "copy" and not (task.dest or "").startswith(f"{config_directory}/")

@@ -66,8 +66,8 @@ def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
     if missing:
         where = f"{path} has none for them" if path else "give --facts"
         raise BadUsage(
-            f"facts of {', '.join(missing)} are missing: {where}: Ansible's cache (`kolla-ansible gather-facts`"
-            f" with fact_caching = jsonfile), or a file with: {EXAMPLE}"
+            f"facts of {', '.join(missing)} are missing: {where}: Ansible's cache (`kolla-ansible"
+            f" gather-facts` with fact_caching = jsonfile), or a file with: {EXAMPLE}"
         )
     return {host: found[host] for host in hosts}
 
@@ -89,7 +89,12 @@ def _cached(file: Path) -> Iterator[tuple[str, HostFacts]]:
     except (OSError, ValueError, TypeError) as error:
         raise BadUsage(f"{file} is no file of Ansible's cache: {error}") from error
     host = file.name[len(CACHE_PREFIX) :] if file.name.startswith(CACHE_PREFIX) else file.name
-    yield host, HostFacts(host, {name[len(PREFIX) :]: value for name, value in content.items() if name.startswith(PREFIX)})
+    yield (
+        host,
+        HostFacts(
+            host, {name[len(PREFIX) :]: value for name, value in content.items() if name.startswith(PREFIX)}
+        ),
+    )
 
 
 def _listed(path: Path) -> Iterator[tuple[str, HostFacts]]:

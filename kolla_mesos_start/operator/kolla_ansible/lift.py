@@ -18,6 +18,7 @@ from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 
 BEGIN, END = "\ue000", "\ue001"  # for private use: no configuration has them
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
+STATEMENT = "%"  # begins a mark that is a statement of a template, and no expression
 BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\r")
 # Names without meaning outside of kolla-ansible's own run.
@@ -111,11 +112,16 @@ def template(lifted: str) -> str:
         return lifted
     parts = MARK.split(lifted)
     made = (
-        f"{{{{ {part} }}}}" if number % 2 else TEMPLATE_SYNTAX.sub(_quoted, part)
-        for number, part in enumerate(parts)
+        _tag(part) if number % 2 else TEMPLATE_SYNTAX.sub(_quoted, part) for number, part in enumerate(parts)
     )
     # jinja2 removes one newline at the end.
     return "".join(made) + ("\n" if lifted.endswith("\n") else "")
+
+
+def _tag(expression: str) -> str:
+    if expression.startswith(STATEMENT):
+        return f"{{% {expression[len(STATEMENT) :]} %}}"
+    return f"{{{{ {expression} }}}}"
 
 
 def is_template(lifted: str) -> bool:
@@ -161,7 +167,11 @@ def _lifted(one: Task, other: Task | None, lifters: tuple[Lifter, Lifter]) -> tu
     if other is None:
         return one, [Unlifted(one.host, f"the task {one.name!r} was recorded only once", 0)]
     args = lifters[0].arguments(one.args)
-    found = [] if args == lifters[1].arguments(other.args) else [Unlifted(one.host, f"arguments of {one.name!r}", 0)]
+    found = (
+        []
+        if args == lifters[1].arguments(other.args)
+        else [Unlifted(one.host, f"arguments of {one.name!r}", 0)]
+    )
     content = one.content
     if one.content is not None and other.content is not None:
         texts = [_decoded(each.content) for each in (one, other)]

@@ -70,7 +70,9 @@ class Task:
     content: bytes | None
 
 
-def run(request: Request, playbooks: Path, directory: Path, stand_ins: StandIns, progress: Progress) -> Sequence[Task]:
+def run(
+    request: Request, playbooks: Path, directory: Path, stand_ins: StandIns, progress: Progress
+) -> Sequence[Task]:
     """Record one run. `directory` has the recorder's tables, and gets its trace.
 
     Raises CannotRecord with the module and the task that failed.
@@ -83,10 +85,18 @@ def run(request: Request, playbooks: Path, directory: Path, stand_ins: StandIns,
     _write(directory / "facts.json", {host: each.values for host, each in stand_ins.facts.items()})
     _write(directory / "overrides.json", {**stand_ins.overrides, **_forced(request)})
     failures: list[Mapping[str, str]] = []
-    with (directory / "stderr").open("wb") as errors, subprocess.Popen(
-        _command(request, playbooks, directory), cwd=playbooks, env=_environ(request, directory),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
-    ) as process:
+    with (
+        (directory / "stderr").open("wb") as errors,
+        subprocess.Popen(
+            _command(request, playbooks, directory),
+            cwd=playbooks,
+            env=_environ(request, directory),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         for said in _said(process.stdout):
             if "failed" in said:
@@ -107,7 +117,10 @@ def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[
     settings.write_text(f"[defaults]\nhome = {home}\nlocal_tmp = {home}/tmp\n", encoding="utf-8")
     done = subprocess.run(
         (str(environment.program("ansible-inventory")), "-i", str(path), "--list"),
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
         env={"PATH": os.defpath, "HOME": str(home), "ANSIBLE_CONFIG": str(settings), "LC_ALL": "C.UTF-8"},
     )
     if done.returncode:
@@ -150,7 +163,12 @@ def _members(groups: Mapping[str, Any], name: str) -> list[str]:
 
 def _command(request: Request, playbooks: Path, directory: Path) -> Sequence[str]:
     config = request.config
-    values = [config / "globals.yml", directory / "passwords.json", *globals_files(config), directory / "overrides.json"]
+    values = [
+        config / "globals.yml",
+        directory / "passwords.json",
+        *globals_files(config),
+        directory / "overrides.json",
+    ]
     return (
         str(request.environment.program("ansible-playbook")),
         *("-i", str(request.inventory.absolute())),
@@ -163,7 +181,11 @@ def _command(request: Request, playbooks: Path, directory: Path) -> Sequence[str
 def globals_files(config: Path) -> Sequence[Path]:
     """The files of globals.d, in the order in which kolla-ansible reads them."""
     folder = config / "globals.d"
-    return sorted(path for path in folder.iterdir() if path.suffix in (".yml", ".yaml", ".json")) if folder.is_dir() else []
+    return (
+        sorted(path for path in folder.iterdir() if path.suffix in (".yml", ".yaml", ".json"))
+        if folder.is_dir()
+        else []
+    )
 
 
 def _forced(request: Request) -> Mapping[str, object]:
@@ -178,7 +200,11 @@ def _forced(request: Request) -> Mapping[str, object]:
 
 def _environ(request: Request, directory: Path) -> Mapping[str, str]:
     """Nothing of the operator's own environment changes what is recorded."""
-    kept = {name: os.environ[name] for name in ("ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_VAULT_PASSWORD_FILE") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_VAULT_PASSWORD_FILE")
+        if name in os.environ
+    }
     return {
         **kept,
         "PATH": f"{request.environment.prefix / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -206,4 +232,5 @@ def _said(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
 
 def _shown(failure: Mapping[str, str]) -> str:
     place = "/".join(failure["place"].split("/")[-4:])
-    return f"{failure['module']} of the task {failure['task']!r} ({place}) on {failure['host']}: {failure['message']}"
+    what = f"{failure['module']} of the task {failure['task']!r} ({place})"
+    return f"{what} on {failure['host']}: {failure['message']}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.operator.deployment import formats, source
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 
 # Networks for benchmarks (RFC 2544): one for each recording.
@@ -43,8 +43,10 @@ class StandIns:
     overrides: Mapping[str, str] = field(default_factory=dict)
 
 
-def make(run: int, passwords: Mapping[str, Any], facts: Mapping[str, HostFacts], virtual: Mapping[str, str]) -> StandIns:
-    """The stand-ins of recording 0 or 1. `virtual` are the virtual addresses by the name of their variable."""
+def make(
+    run: int, passwords: Mapping[str, Any], facts: Mapping[str, HostFacts], virtual: Mapping[str, str]
+) -> StandIns:
+    """The stand-ins of recording 0 or 1. `virtual` are the virtual addresses by their variables."""
     network = ipaddress.IPv4Network(NETWORKS[run])
     real = dict.fromkeys(address for host in facts.values() for address in host.interfaces.values())
     real.update(dict.fromkeys(virtual.values()))
@@ -52,7 +54,7 @@ def make(run: int, passwords: Mapping[str, Any], facts: Mapping[str, HostFacts],
     given = {name: _stand_in(run, name, value) for name, value in passwords.items()}
     return StandIns(
         given,
-        dict(flattened(given)),
+        flattened(given),
         addresses,
         {host: each.with_addresses(addresses) for host, each in facts.items()},
         {name: addresses[address] for name, address in virtual.items()},
@@ -73,15 +75,9 @@ def virtual_addresses(settings: Mapping[str, object]) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if re.fullmatch(r"[0-9.]+", value)}
 
 
-def flattened(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The secrets by name; the items of a mapping have both names, joined by _."""
-    found: list[tuple[str, str]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found += ((f"{name}_{key}", each) for key, each in flattened(value))
-        elif value:
-            found.append((name, str(value)))
-    return found
+def flattened(values: Mapping[str, Any]) -> Mapping[str, str]:
+    """The values that are set, by the names that `publish --secrets` gives them."""
+    return {name: str(value) for name, value in source.flattened(values) if value}
 
 
 def _stand_in(run: int, name: str, value: Any) -> Any:

@@ -56,14 +56,18 @@ class CallbackModule(CallbackBase):
         host = getattr(result, "host", None) or result._host
         values = getattr(result, "result", None) or result._result
         messages = [values, *values.get("results", ())]
-        failed = [each for each in messages if isinstance(each, dict) and (each.get("failed") or each.get("unreachable"))]
+        failed = [
+            each
+            for each in messages
+            if isinstance(each, dict) and (each.get("failed") or each.get("unreachable"))
+        ]
         message = next((str(each["msg"]) for each in reversed(failed) if each.get("msg")), "no reason given")
         self._say(
-            failed=dict(
-                host=host.get_name(),
-                task=task.get_name(),
-                module=task.action,
-                place=task.get_path() or "",
-                message=message,
-            )
+            failed={
+                "host": host.get_name(),
+                "task": task.get_name(),
+                "module": task.action,
+                "place": task.get_path() or "",
+                "message": message,
+            }
         )

@@ -46,10 +46,7 @@ class ActionModule(ActionBase):
                 return local(args)
         if module == "setup":
             return self._facts(delegate or task_vars.get("inventory_hostname"))
-        if module == "copy" and not args.get("remote_src"):
-            contents = self._contents(args)
-        else:
-            contents = {}
+        contents = self._contents(args) if module == "copy" and not args.get("remote_src") else {}
         args.pop("content", None)
         entry = {
             "host": delegate or task_vars.get("inventory_hostname"),
@@ -71,7 +68,10 @@ class ActionModule(ActionBase):
             facts = json.load(file).get(host)
         if facts is None:
             return {"failed": True, "msg": f"{host} has no facts: give them with --facts"}
-        return {"changed": False, "ansible_facts": {f"ansible_{name}": value for name, value in facts.items()}}
+        return {
+            "changed": False,
+            "ansible_facts": {f"ansible_{name}": value for name, value in facts.items()},
+        }
 
     def _write(self, entry):
         line = json.dumps(entry, default=str) + "\n"
@@ -135,7 +135,9 @@ class ActionModule(ActionBase):
             for directory, directories, names in sorted(os.walk(path)):
                 if not recurse:
                     del directories[:]
-                wanted = {"file": names, "directory": directories, "any": [*names, *directories]}.get(kind, names)
+                wanted = {"file": names, "directory": directories, "any": [*names, *directories]}.get(
+                    kind, names
+                )
                 for name in sorted(wanted):
                     if any(_is_like(name, each, _is_true(args.get("use_regex"))) for each in patterns):
                         whole = os.path.join(directory, name)

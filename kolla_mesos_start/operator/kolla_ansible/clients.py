@@ -1,0 +1,86 @@
+"""Who connects to what: every address with a port in the files, the environment and the arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kolla_mesos_start.operator.kolla_ansible.containers import ConfigFile, Step
+from kolla_mesos_start.operator.kolla_ansible.recording import Task
+
+KEY = re.compile(r"^\s*\"?([A-Za-z0-9_.-]+)\"?\s*[=:]")
+SECTION = re.compile(r"^\[(.+)\]\s*$")
+DATABASE = re.compile(r"mysql\+pymysql://[^\s@]*@[^\s/]+/([A-Za-z0-9_]+)")
+PORT_OF = re.compile(r'"(login_host|host)": "([^"]+)".*?"(?:login_port|port)": "?(\d+)', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An address, and where it was found: file, line, section and key."""
+
+    address: str
+    port: int
+    file: str
+    line: int
+    key: str
+
+    @property
+    def place(self) -> str:
+        """For people: `keystone.conf:12 connection`."""
+        return f"{self.file}:{self.line} {self.key}".rstrip()
+
+
+def pattern(addresses: Sequence[str]) -> re.Pattern[str]:
+    """What finds each of these addresses, or names of hosts, with a port."""
+    names = "|".join(re.escape(each) for each in sorted(addresses, key=len, reverse=True))
+    return re.compile(rf"(?<![\w.-])({names}):(\d{{2,5}})(?!\d)")
+
+
+def in_file(file: ConfigFile, found: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in a file, with the key of their line."""
+    key = ""
+    for number, line in enumerate(file.content.decode(errors="replace").split("\n"), start=1):
+        if line.lstrip().startswith("#"):
+            continue
+        named = KEY.match(line)
+        key = named[1] if named else key if line[:1].isspace() else ""
+        for address, port in found.findall(line):
+            yield Connection(address, int(port), file.path, number, key)
+
+
+def in_value(value: object, what: str, found: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in arguments or in an environment."""
+    for address, port in found.findall(json.dumps(value, default=str)):
+        yield Connection(address, int(port), what, 0, "")
+
+
+def of_step(step: Step, found: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in the arguments of a step's tasks."""
+    for task in step.tasks:
+        args = {name: value for name, value in task.args.items() if name != "common_options"}
+        yield from in_value(args, task.name, found)
+        for _, address, port in PORT_OF.findall(json.dumps(args, sort_keys=True, default=str)):
+            yield Connection(address, int(port), task.name, 0, "login_host")
+
+
+def databases(file: ConfigFile) -> Iterator[tuple[str, int]]:
+    """The databases that a file names in URLs, with the line."""
+    for number, line in enumerate(file.content.decode(errors="replace").split("\n"), start=1):
+        for name in DATABASE.findall(line):
+            yield name, number
+
+
+def created_databases(tasks: Sequence[Task]) -> Iterator[str]:
+    """The databases that a step creates, or gives rights for."""
+    for task in tasks:
+        args: Mapping[str, object] = task.args.get("module_args") or {}
+        module = str(task.args.get("module_name", "")).rpartition(".")[2]
+        if module == "mysql_db":
+            yield str(args.get("name"))
+        elif module == "mysql_user":
+            for granted in str(args.get("priv", "")).split("/"):
+                name = granted.partition(".")[0].strip("`")
+                if name not in ("*", ""):
+                    yield name.replace("\\", "")
