@@ -20,7 +20,8 @@ BEGIN, END = "\ue000", "\ue001"  # for private use: no configuration has them
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 STATEMENT = "%"  # begins a mark that is a statement of a template, and no expression
 BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
-TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\r")
+# A brace at the end would join those of the next tag.
+TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{\Z|\r")
 # Names without meaning outside of kolla-ansible's own run.
 NAME = re.compile(r"[^A-Za-z0-9_]")
 
