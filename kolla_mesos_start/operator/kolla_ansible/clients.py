@@ -13,7 +13,7 @@ from kolla_mesos_start.operator.kolla_ansible.recording import Task
 KEY = re.compile(r"^\s*\"?([A-Za-z0-9_.-]+)\"?\s*[=:]")
 SECTION = re.compile(r"^\[(.+)\]\s*$")
 DATABASE = re.compile(r"mysql\+pymysql://[^\s@]*@[^\s/]+/([A-Za-z0-9_]+)")
-PORT_OF = re.compile(r'"(login_host|host)": "([^"]+)".*?"(?:login_port|port)": "?(\d+)', re.DOTALL)
+URL = re.compile(r"https?://\[?([^\]/:\s]+)\]?:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Connection:
     @property
     def place(self) -> str:
         """For people: `keystone.conf:12 connection`."""
-        return f"{self.file}:{self.line} {self.key}".rstrip()
+        file = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{file} {self.key}".rstrip()
 
 
 def pattern(addresses: Sequence[str]) -> re.Pattern[str]:
@@ -57,12 +58,37 @@ def in_value(value: object, what: str, found: re.Pattern[str]) -> Iterator[Conne
 
 
 def of_step(step: Step, found: re.Pattern[str]) -> Iterator[Connection]:
-    """The addresses in the arguments of a step's tasks."""
+    """The addresses to which a step's tasks connect."""
     for task in step.tasks:
         args = {name: value for name, value in task.args.items() if name != "common_options"}
-        yield from in_value(args, task.name, found)
-        for _, address, port in PORT_OF.findall(json.dumps(args, sort_keys=True, default=str)):
-            yield Connection(address, int(port), task.name, 0, "login_host")
+        if task.module != "kolla_toolbox":
+            yield from in_value(args, task.name, found)
+        else:
+            yield from _of_module(task)
+
+
+def _of_module(task: Task) -> Iterator[Connection]:
+    module = str(task.args.get("module_name", "")).rpartition(".")[2]
+    for key, value in _items(task.args.get("module_args") or {}):
+        if key == "login_host":
+            port = (task.args.get("module_args") or {}).get("login_port", 3306)
+            yield Connection(str(value), int(port), task.name, 0, key)
+        elif key == "auth_url" or (key == "url" and module in ("uri", "get_url")):
+            for host, port in URL.findall(str(value)):
+                yield Connection(host, int(port), task.name, 0, key)
+
+
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    """The single values below a mapping, by key."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if isinstance(each, (Mapping, list)):
+                yield from _items(each)
+            else:
+                yield str(key), each
+    elif isinstance(value, list):
+        for each in value:
+            yield from _items(each)
 
 
 def databases(file: ConfigFile) -> Iterator[tuple[str, int]]:

@@ -20,6 +20,7 @@ ONESHOT = ("oneshot", "no")
 DESCRIBED = ("compare_container", "recreate_or_restart_container", "start_container")
 STARTED = ("recreate_or_restart_container", "start_container")
 # What `docker exec` has before the name of the container.
+HELPED = re.compile(r" for ([a-z][a-z0-9-]*)$")
 EXEC_OPTIONS_WITH_VALUE = ("-e", "--env", "-u", "--user", "-w")
 
 
@@ -95,7 +96,7 @@ def sort(tasks: Sequence[Task], config_directory: str, dropped: Sequence[str]) -
     steps, left, unused = [], [], []
     for task in tasks:
         step = _step(task, daemons)
-        if step is not None and waits.search(_command(task)):
+        if step is not None and waits.search(f"{task.name}: {_command(task)}"):
             unused.append(task)
         elif step is not None:
             steps.append(step)
@@ -140,8 +141,8 @@ def _is_oneshot(args: Mapping[str, Any]) -> bool:
 
 
 def _role(task: Task) -> str:
-    """The role that a task is about: helpers such as service-check-containers name it in their task."""
-    named = re.search(r"(?:^|: )(?:Check|Restart) containers? for (\S+)$", task.name)
+    """The role that a task is about. Roles that help others, such as service-ks-register, name it."""
+    named = HELPED.search(task.name) if task.role.startswith("service-") else None
     return named[1] if named else task.role
 
 
@@ -154,13 +155,13 @@ def _step(task: Task, daemons: Mapping[str, Daemon]) -> Step | None:
         and task.args.get("action") == "start_container"
         and _is_oneshot(task.args)
     ):
-        return Step(str(task.args["name"]), task.role, Kind.BOOTSTRAP, task.host, [task])
+        return Step(str(task.args["name"]), _role(task), Kind.BOOTSTRAP, task.host, [task])
     if task.module == "kolla_toolbox":
-        return Step(f"{task.role}_toolbox", task.role, Kind.TOOLBOX, task.host, [task], "kolla_toolbox")
+        return Step(f"{_role(task)}_toolbox", _role(task), Kind.TOOLBOX, task.host, [task], "kolla_toolbox")
     if task.module in ("command", "shell"):
         container = executed_in(_command(task))
         if container in daemons:
-            return Step(f"{container}_exec", task.role, Kind.EXEC, task.host, [task], container)
+            return Step(f"{container}_exec", _role(task), Kind.EXEC, task.host, [task], container)
     return None
 
 

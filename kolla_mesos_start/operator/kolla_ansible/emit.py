@@ -171,7 +171,7 @@ class _Emission:
         )
         self.services[path] = self.container(step.name, settings, [step.host])
         self.made.origins[path] = [
-            {"host": each.host, "task": each.name, "place": _short(each.place)} for each in step.tasks
+            {"host": each.host, "task": each.name, "place": each.place} for each in step.tasks
         ]
 
     def playbook(self, step: Step) -> str:
@@ -357,7 +357,7 @@ class _Service:
             found[name] = entry
             origin = self.emission.made.origins.setdefault(self.path, [])
             origin += (
-                {"host": host, "file": name, "path": str(each.task.dest), "place": _short(each.task.place)}
+                {"host": host, "file": name, "path": str(each.task.dest), "place": each.task.place}
                 for host, each in having.items()
             )
         return found
@@ -416,8 +416,3 @@ class _Service:
             self.emission.made.files[f"services/{self.path}/variables.yml"] = formats.dumped(
                 [self.values]
             ).encode()
-
-
-def _short(place: str) -> str:
-    """The place of a task below kolla-ansible's own directory."""
-    return place.partition("/playbooks/")[2] or place

@@ -166,20 +166,20 @@ def lift(
 
 def _lifted(one: Task, other: Task | None, lifters: tuple[Lifter, Lifter]) -> tuple[Task, Sequence[Unlifted]]:
     if other is None:
-        return one, [Unlifted(one.host, f"the task {one.name!r} was recorded only once", 0)]
+        found = [Unlifted(one.host, f"the task {one.name!r}, which was recorded only once,", 0)]
+        other = one
+    else:
+        found = []
     args = lifters[0].arguments(one.args)
-    found = (
-        []
-        if args == lifters[1].arguments(other.args)
-        else [Unlifted(one.host, f"arguments of {one.name!r}", 0)]
-    )
+    if other is not one and args != lifters[1].arguments(other.args):
+        found.append(Unlifted(one.host, f"arguments of {one.name!r}", 0))
     content = one.content
-    if one.content is not None and other.content is not None:
-        texts = [_decoded(each.content) for each in (one, other)]
-        if None not in texts:
-            marked = [lifter.text(text or "") for lifter, text in zip(lifters, texts)]
-            content = marked[0].encode()
-            found += _differences(one, *marked)
+    if one.content is not None:
+        text, again = _decoded(one.content), _decoded(other.content)
+        if text is not None and again is not None:
+            marked = lifters[0].text(text)
+            content = marked.encode()
+            found += _differences(one, marked, lifters[1].text(again)) if other is not one else []
         elif one.content != other.content:
             found.append(Unlifted(one.host, one.dest or "", 0))
     return replace(one, args=args, content=content), found

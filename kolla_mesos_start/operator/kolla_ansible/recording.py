@@ -54,7 +54,8 @@ class Request:
 class Task:
     """One task on one host, in the recorded order. `dest` and `content` are those of a file that it writes.
 
-    `host` is where it would run, and `target` the host for which it does so.
+    `host` is where it would run, and `target` the host for which it does so. `place` is the file and the line
+    of the task, below the playbooks.
     """
 
     number: int
@@ -137,16 +138,18 @@ def read(trace: Path) -> Iterator[Task]:
     with trace.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             entry = json.loads(line)
-            content = entry.get("content")
+            content, args = entry.get("content"), entry["args"]
+            if content is not None and "src" in args:
+                args["src"] = os.path.basename(args["src"])  # Templates come from a temporary file.
             yield Task(
                 number,
                 entry["host"],
                 entry["target"],
                 entry["role"],
                 entry["task"],
-                entry["place"],
+                entry["place"].partition("/playbooks/")[2],
                 entry["module"],
-                entry["args"],
+                args,
                 entry["once"],
                 entry.get("dest"),
                 None if content is None else base64.b64decode(content),
