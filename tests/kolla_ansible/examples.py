@@ -16,7 +16,7 @@ class Recorder:
     def __init__(self, host: str = "ctl-1") -> None:
         self.host, self.tasks = host, list[Task]()
 
-    def task(self, module: str, name: str = "a task", role: str = "keystone", **args: Any) -> Task:
+    def task(self, module: str, name: str = "a task", role: str = "keystone", /, **args: Any) -> Task:
         """Add a task."""
         return self._add(module, name, role, args, None, None)
 

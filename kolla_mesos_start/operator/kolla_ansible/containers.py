@@ -155,7 +155,9 @@ def _step(task: Task, daemons: Mapping[str, Daemon]) -> Step | None:
         and task.args.get("action") == "start_container"
         and _is_oneshot(task.args)
     ):
-        return Step(str(task.args["name"]), _role(task), Kind.BOOTSTRAP, task.host, [task])
+        name = str(task.args["name"])
+        # The first start of a daemon, as MariaDB's as the first of a cluster, is no step of its own.
+        return None if name in daemons else Step(name, _role(task), Kind.BOOTSTRAP, task.host, [task])
     if task.module == "kolla_toolbox":
         return Step(f"{_role(task)}_toolbox", _role(task), Kind.TOOLBOX, task.host, [task], "kolla_toolbox")
     if task.module in ("command", "shell"):
