@@ -79,7 +79,7 @@ def run(invocation: Invocation) -> int:
     request = Request(found, options.config.absolute(), options.inventory, "deploy", options.tags)
     site = importing.look(request, options.facts)
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
-    zookeeper = options.hosts or invocation.environ.get("KOLLA_ZK_HOSTS")
+    zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     outcome = importing.make(recorded, site, table, found.release, zookeeper)
     _refuse(outcome)
     changed = directory.changed(options.output, outcome.emitted)

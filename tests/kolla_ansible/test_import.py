@@ -1,0 +1,103 @@
+"""A small import of kolla-ansible's own playbooks, compared with its genconfig."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.operator.deployment import formats, source
+from kolla_mesos_start.operator.kolla_ansible import environment, facts
+from tests import CHECKOUT
+from tests.arrangement import say
+from tests.kolla_ansible import oracle
+from tests.kolla_ansible.installed import environment as installed
+
+TAGS = "memcached"
+GLOBALS = """\
+kolla_base_distro: debian
+kolla_internal_vip_address: 192.0.2.100
+network_interface: eth0
+neutron_external_interface: eth1
+"""
+FACTS = "hosts: {ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 4, memory: 16384}}\n"
+# A machine without programs except Python, without a network, on which only $1 can be changed.
+ISOLATED = """\
+set -e
+mount --make-rprivate /
+mount --bind "$1" "$1"
+mount -o remount,bind,ro /
+mount -t tmpfs none /dev/shm
+python=$(readlink -f "$2")
+mkdir "$1/programs"
+touch "$1/programs/${python##*/}"
+mount --bind "$python" "$1/programs/${python##*/}"
+mount --rbind "$1/programs" /usr/bin
+export TMPDIR="$1/tmp"
+shift 2
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def venv(pytestconfig: pytest.Config) -> Path:
+    return installed(lambda text: say(pytestconfig, text))
+
+
+@pytest.fixture(scope="module")
+def config(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An operator's configuration, made with kolla-ansible's own examples."""
+    made = tmp_path_factory.mktemp("config")
+    share = venv / "share" / "kolla-ansible"
+    (made / "globals.yml").write_text(GLOBALS)
+    inventory = (share / "ansible" / "inventory" / "all-in-one").read_text()
+    (made / "inventory").write_text(inventory.replace("localhost       ansible_connection=local", "ctl-1"))
+    (made / "facts.yml").write_text(FACTS)
+    shutil.copy(share / "etc_examples" / "kolla" / "passwords.yml", made)
+    (made / "passwords.yml").chmod(0o600)
+    subprocess.run((venv / "bin" / "kolla-genpwd", "-p", made / "passwords.yml"), check=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def imported(venv: Path, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an import that could neither run a program nor change anything else."""
+    writable = tmp_path_factory.mktemp("writable")
+    (writable / "tmp").mkdir()
+    command = (
+        *(sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_ctl"), "import", "kolla-ansible"),
+        *("--ansible", str(venv), "--config", str(config), "--inventory", str(config / "inventory")),
+        *("--facts", str(config / "facts.yml"), "--tags", TAGS, "--output", str(writable / "site")),
+    )
+    isolated = ("unshare", "--mount", "--net", "sh", "-c", ISOLATED, "sh", str(writable), sys.executable)
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(writable)}
+    done = subprocess.run((*isolated, *command), capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "recording: Apply role memcached" in done.stderr
+    return writable / "site"
+
+
+def test_each_file_is_that_of_genconfig(venv: Path, config: Path, imported: Path, tmp_path: Path) -> None:
+    known = facts.read(config / "facts.yml", ["ctl-1"])
+    written = oracle.genconfig(environment.find(None, venv), config, known, tmp_path, TAGS)
+    wanted = oracle.files(written)
+    assert ("ctl-1", "memcached/config.json") in wanted
+    assert oracle.rendered(imported, config / "passwords.yml") == wanted
+
+
+def test_no_password_is_in_the_directory(config: Path, imported: Path) -> None:
+    secrets = dict(source.flattened(formats.values(config / "passwords.yml")))
+    texts = [path.read_text() for path in imported.rglob("*") if path.is_file()]
+    assert not [
+        name for name, value in secrets.items() if value and any(str(value) in text for text in texts)
+    ]
+
+
+def test_the_directory_is_valid_with_the_operators_passwords(config: Path, imported: Path) -> None:
+    command = (sys.executable, CHECKOUT / "bin" / "kolla_mesos_ctl", "validate", imported)
+    done = subprocess.run((*command, "--secrets", config / "passwords.yml"), capture_output=True, text=True)
+    assert (done.returncode, " 0 errors" in done.stdout) == (0, True), done.stdout
