@@ -786,7 +786,7 @@ def has_options_of_its_command(block: Block, ground: Ground) -> None:
 
 
 def are_facts(block: Block, ground: Ground) -> None:
-    file = ground.stranger.place / "facts.yml"
+    file = ground.stranger.home / "facts.yml"
     file.write_text(block.text)
     found = facts.read(file, ["ctl-1", "cmp-1"])
     assert found["cmp-1"].interfaces == {"eth0": "192.0.2.21", "eth1": "198.51.100.21"}

@@ -46,7 +46,7 @@ def genconfig(
     written = out / "hosts"
     where = {"node_config_directory": f"{written}/{{{{ inventory_hostname }}}}/etc/kolla"}
     program = environment.program
-    subprocess.run(
+    done = subprocess.run(
         (
             *(str(program("ansible-playbook")), "-i", str(config / "inventory")),
             *("-e", f"@{config / 'globals.yml'}", "-e", f"@{config / 'passwords.yml'}"),
@@ -68,10 +68,10 @@ def genconfig(
             "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
             "ANSIBLE_LOCAL_TEMP": str(out / "home" / "tmp"),
         },
-        stdout=(out / "log").open("wb"),
+        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        check=True,
     )
+    assert done.returncode == 0, done.stdout[-3000:].decode(errors="replace")
     return written
 
 

@@ -20,7 +20,7 @@ ONESHOT = ("oneshot", "no")
 DESCRIBED = ("compare_container", "recreate_or_restart_container", "start_container")
 STARTED = ("recreate_or_restart_container", "start_container")
 # What `docker exec` has before the name of the container.
-HELPED = re.compile(r" for ([a-z][a-z0-9-]*)$")
+HELPED = re.compile(r" for ([a-z][a-z0-9_-]*)$")
 EXEC_OPTIONS_WITH_VALUE = ("-e", "--env", "-u", "--user", "-w")
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.operator.deployment.container_settings import PROPAGATIONS
 from kolla_mesos_start.operator.kolla_ansible import hosts as merging
 from kolla_mesos_start.operator.kolla_ansible import lift
 from kolla_mesos_start.operator.kolla_ansible.containers import (
@@ -42,8 +43,8 @@ CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
     *("NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 )
-# Settings of kolla_container that launch.yml has no key for.
-INEXPRESSIBLE = ("privileged", "pid_mode", "ipc_mode", "cgroupns_mode", "security_opt", "dimensions")
+# Settings of kolla_container for namespaces, and the keys of launch.yml.
+NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Imported:
     names: Names
     release: str
     zookeeper: str | None = None
+    refused: Sequence[str] = ()
 
 
 def emit(imported: Imported) -> Emitted:
@@ -87,7 +89,7 @@ class _Emission:
     def __init__(self, imported: Imported) -> None:
         self.containers, self.graph, self.names = imported.containers, imported.graph, imported.names
         self.release, self.zookeeper = imported.release, imported.zookeeper
-        self.made = Emitted()
+        self.made = Emitted(refused=list(imported.refused))
         self.used: set[str] = set()
         self.services: dict[str, Any] = {}
         self.roles: dict[tuple[str, ...], str] = {}
@@ -239,17 +241,34 @@ class _Emission:
         added = [str(each) for each in settings.get("cap_add") or ()]
         if added:
             found["capabilities"] = [*CAPABILITIES, *(each for each in added if each not in CAPABILITIES)]
-        for key in INEXPRESSIBLE:
-            value = settings.get(key)
-            if value not in (None, "", {}, [], False, "false", "False"):
-                self.made.refused.append(
-                    f"{name}: {key}: {json.dumps(value)}: launch.yml has no key for it yet"
-                )
+        found.update(self.access(name, settings))
         return found
 
     def role(self, hosts: Sequence[str]) -> str:
         key = tuple(hosts)
         return self.roles.setdefault(key, "hosts" if not self.roles else f"hosts-{len(self.roles) + 1}")
+
+    def access(self, name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """What the container may do beyond the usual."""
+        if str(settings.get("privileged")).lower() in ("true", "yes"):
+            yield "privileged", True
+        for key, own in NAMESPACES.items():
+            mode = settings.get(key)
+            if mode == "host":
+                yield own, mode
+            elif mode not in (None, "", "private"):
+                self.made.refused.append(f"{name}: {key} {mode}: launch.yml knows only host")
+        dimensions = dict(settings.get("dimensions") or {})
+        limits = dimensions.pop("ulimits", None) or {}
+        if limits:
+            yield "limits", {key: f"{each['soft']}:{each['hard']}" for key, each in limits.items()}
+        for key, value in dimensions.items():
+            self.made.refused.append(
+                f"{name}: {key} {value}: launch.yml has no such limit; `memory` and `cpu`?"
+            )
+        options = [str(each) for each in settings.get("security_opt") or ()]
+        if options:
+            yield "security_options", options
 
     def volumes(self, name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for volume in settings.get("volumes") or ():
@@ -258,20 +277,24 @@ class _Emission:
             path = path.rstrip("/")
             if path == CONFIG_FILES:
                 yield path, "temporary"
-            elif not source or not path:
-                continue
-            elif not source.startswith("/"):
-                yield path, {"shared": source.replace("_", "-").lower()}
-            elif source == "/":
-                self.made.refused.append(f"{name}: volume {volume}: launch.yml can't have the host's / yet")
-            else:
-                yield path, {"host": source.rstrip("/")}
-            if options not in ("", "rw", "ro"):
-                self.made.refused.append(
-                    f"{name}: volume {volume}: launch.yml has no propagation ({options}) yet"
-                )
+            elif source and path:
+                yield path, self.volume(name, source, options.split(","))
         for path in settings.get("tmpfs") or ():
             yield str(path).partition(":")[0].rstrip("/"), "temporary"
+
+    def volume(self, name: str, source: str, options: Sequence[str]) -> Mapping[str, Any]:
+        """A volume of docker for launch.yml."""
+        found: dict[str, Any] = {"host": source.rstrip("/") or "/"}
+        if not source.startswith("/"):
+            found = {"shared": source.replace("_", "-").lower()}
+        for option in options:
+            if option == "ro":
+                found["read_only"] = True
+            elif option in PROPAGATIONS and source.startswith("/"):
+                found["propagation"] = option
+            elif option not in ("", "rw", "z", "Z"):
+                self.made.refused.append(f"{name}: volume {source}: launch.yml has no option {option}")
+        return found
 
     def launch(self) -> None:
         content: dict[str, Any] = {"tag": self.tag}
@@ -282,7 +305,11 @@ class _Emission:
             self.made.left.append(
                 "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)"
             )
-        content["defaults"] = {"network": "host", "capabilities": list(CAPABILITIES)}
+        content["defaults"] = {
+            "network": "host",
+            "new_privileges": True,
+            "capabilities": list(CAPABILITIES),
+        }
         content["services"] = self.services
         self.made.files["launch.yml"] = formats.dumped([content]).encode()
 

@@ -117,13 +117,18 @@ def make(
     values = {name: real for real, name in names.items()}
     own, own_values = own_names(site, names)
     secrets = frozenset(used[0].secrets)
-    emitted = emit.emit(Imported(found, derived, Names(values, secrets, own, own_values), release, zookeeper))
+    refused: list[str] = []
+    for daemon in found.daemons.values():
+        instead = table.cluster(daemon.name) if len(daemon.hosts) > 1 else None
+        if instead:
+            refused.append(f"{daemon.name} on {len(daemon.hosts)} hosts: not supported yet: {instead}")
     for each in unlifted:
         where = f"{each.what}:{each.line}" if each.line else each.what
-        emitted.refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
-    return Outcome(
-        emitted, found, derived, unlifted, graph.against_order(derived, found), graph.cycles(derived)
-    )
+        refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
+    known = Names(values, secrets, own, own_values)
+    emitted = emit.emit(Imported(found, derived, known, release, zookeeper, refused))
+    against = graph.against_order(derived, found)
+    return Outcome(emitted, found, derived, unlifted, against, graph.cycles(derived))
 
 
 def address_names(site: Site) -> Mapping[str, str]:

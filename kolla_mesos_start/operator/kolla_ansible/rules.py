@@ -24,6 +24,7 @@ class Rules:
     hard: str
     ignored: Sequence[Mapping[str, Any]]
     needs: Sequence[Mapping[str, Any]]
+    clusters: Sequence[Mapping[str, Any]]
     identity: str
     common_volumes: str
 
@@ -35,6 +36,11 @@ class Rules:
             if re.fullmatch(row["daemon"], daemon)
             for port in row["ports"]
         ]
+
+    def cluster(self, daemon: str) -> str | None:
+        """What to do about a daemon that is a cluster on several hosts."""
+        found = (str(row["instead"]) for row in self.clusters if re.fullmatch(row["daemon"], daemon))
+        return next(found, None)
 
     def is_ignored(self, daemon: str) -> bool:
         """Whether the addresses in a daemon's configuration are no dependencies."""
