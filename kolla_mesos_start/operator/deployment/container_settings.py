@@ -210,10 +210,12 @@ def _volume(own: Fields, path: str) -> Volume:
         if value != TEMPORARY and size is None:
             own.report(path, f"{VOLUME}, found {value!r}")
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
-    fields = Fields(own.reading, own.label_of(path), value, (SHARED, FROM_HOST, "read_only", "propagation"))
+    keys = (SHARED, FROM_HOST, "read_only", "propagation")
+    fields = Fields(own.reading, own.label_of(path), value, keys)
     shared = fields.text(SHARED, None, _bad_secret)
     host = fields.text(FROM_HOST, None, _bad_host_path)
-    if isinstance(value, dict) and len(set(value) & {SHARED, FROM_HOST}) != 1:
+    is_known = isinstance(value, dict) and set(value) <= set(keys)
+    if is_known and len(set(value) & {SHARED, FROM_HOST}) != 1:
         own.report(path, VOLUME)
     propagation = fields.text("propagation", None, _bad_propagation) or ""
     if propagation and not host:

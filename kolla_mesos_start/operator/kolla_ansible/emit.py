@@ -34,6 +34,7 @@ from kolla_mesos_start.operator.kolla_ansible.containers import (
 )
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph
 from kolla_mesos_start.operator.kolla_ansible.hosts import OwnNames
+from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 PREFIX = "openstack"
 TOOLBOX = "kolla_toolbox"
@@ -75,6 +76,7 @@ class Imported:
     containers: Containers
     graph: Graph
     names: Names
+    rules: Rules
     release: str
     zookeeper: str | None = None
     refused: Sequence[str] = ()
@@ -88,7 +90,7 @@ def emit(imported: Imported) -> Emitted:
 class _Emission:
     def __init__(self, imported: Imported) -> None:
         self.containers, self.graph, self.names = imported.containers, imported.graph, imported.names
-        self.release, self.zookeeper = imported.release, imported.zookeeper
+        self.rules, self.release, self.zookeeper = imported.rules, imported.release, imported.zookeeper
         self.made = Emitted(refused=list(imported.refused))
         self.used: set[str] = set()
         self.services: dict[str, Any] = {}
@@ -155,7 +157,11 @@ class _Emission:
                 or self.containers.daemons[step.image_of].first
             )
             _, inner, environment = exec_parts(str(task.args.get("_raw_params") or task.args.get("cmd")))
-            command["command"] = ["bash", "-c", lift.template(f"sudo -E kolla_set_configs && {inner}")]
+            command["command"] = [
+                "bash",
+                "-c",
+                lift.template(f"sudo -E kolla_set_configs && {self.rules.command(inner)}"),
+            ]
             command["env"] = writer.templates({**self.environment(settings), **environment})
             command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
         else:

@@ -20,6 +20,7 @@ class Rules:
     """The tables of rules.yml; patterns are for whole names."""
 
     dropped: Sequence[Mapping[str, Any]]
+    rewritten: Sequence[Mapping[str, Any]]
     listeners: Sequence[Mapping[str, Any]]
     hard: str
     ignored: Sequence[Mapping[str, Any]]
@@ -36,6 +37,12 @@ class Rules:
             if re.fullmatch(row["daemon"], daemon)
             for port in row["ports"]
         ]
+
+    def command(self, text: str) -> str:
+        """The command without what only a recording has."""
+        for row in self.rewritten:
+            text = re.sub(row["match"], row["by"], text)
+        return text
 
     def cluster(self, daemon: str) -> str | None:
         """What to do about a daemon that is a cluster on several hosts."""

@@ -85,12 +85,30 @@ class ActionModule(ActionBase):
         text = json.dumps(args, default=str, sort_keys=True)
         for each in answers:
             fits = each["module"] == module and each.get("role") in (None, role)
-            if fits and re.search(each.get("match", ""), text, re.DOTALL):
+            if fits and re.search(each.get("match", ""), text, re.DOTALL) and self._is_after(each):
+                answer = {**each["answer"], **self._for_each_host(each.get("for_each_host"))}
                 # Callers such as merge_configs read `invocation`.
-                return {"changed": True, "invocation": {"module_args": args}, **each["answer"]}
+                return {"changed": True, "invocation": {"module_args": args}, **answer}
         return {
             "failed": True,
             "msg": f"the module {module} has no answer for this task: the import can't follow it",
+        }
+
+    def _is_after(self, row):
+        """Whether an earlier task has what the row wants."""
+        if "after" not in row:
+            return True
+        with open(os.path.join(DIRECTORY, "trace"), encoding="utf-8") as trace:
+            return any(row["after"] in line for line in trace)
+
+    def _for_each_host(self, columns):
+        """Output in JSON with a row for each host, from its facts."""
+        if not columns:
+            return {}
+        with open(os.path.join(DIRECTORY, "facts.json"), encoding="utf-8") as file:
+            hosts = json.load(file).values()
+        return {
+            "stdout": json.dumps([{name: host[fact] for name, fact in columns.items()} for host in hosts])
         }
 
     def _contents(self, args):
