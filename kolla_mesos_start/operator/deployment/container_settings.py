@@ -214,8 +214,7 @@ def _volume(own: Fields, path: str) -> Volume:
     fields = Fields(own.reading, own.label_of(path), value, keys)
     shared = fields.text(SHARED, None, _bad_secret)
     host = fields.text(FROM_HOST, None, _bad_host_path)
-    is_known = isinstance(value, dict) and set(value) <= set(keys)
-    if is_known and len(set(value) & {SHARED, FROM_HOST}) != 1:
+    if isinstance(value, dict) and set(value) <= set(keys) and len(value.keys() & {SHARED, FROM_HOST}) != 1:
         own.report(path, VOLUME)
     propagation = fields.text("propagation", None, _bad_propagation) or ""
     if propagation and not host:
