@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,17 +13,10 @@ from kolla_mesos_start.operator.deployment import formats, source
 from kolla_mesos_start.operator.kolla_ansible import environment, facts
 from tests import CHECKOUT
 from tests.arrangement import say
-from tests.kolla_ansible import oracle
+from tests.kolla_ansible import oracle, sites
 from tests.kolla_ansible.installed import environment as installed
 
 TAGS = "memcached"
-GLOBALS = """\
-kolla_base_distro: debian
-kolla_internal_vip_address: 192.0.2.100
-network_interface: eth0
-neutron_external_interface: eth1
-"""
-FACTS = "hosts: {ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 4, memory: 16384}}\n"
 # A machine without programs except Python, without a network, on which only $1 can be changed.
 ISOLATED = """\
 set -e
@@ -51,16 +43,7 @@ def venv(pytestconfig: pytest.Config) -> Path:
 @pytest.fixture(scope="module")
 def config(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An operator's configuration, made with kolla-ansible's own examples."""
-    made = tmp_path_factory.mktemp("config")
-    share = venv / "share" / "kolla-ansible"
-    (made / "globals.yml").write_text(GLOBALS)
-    inventory = (share / "ansible" / "inventory" / "all-in-one").read_text()
-    (made / "inventory").write_text(inventory.replace("localhost       ansible_connection=local", "ctl-1"))
-    (made / "facts.yml").write_text(FACTS)
-    shutil.copy(share / "etc_examples" / "kolla" / "passwords.yml", made)
-    (made / "passwords.yml").chmod(0o600)
-    subprocess.run((venv / "bin" / "kolla-genpwd", "-p", made / "passwords.yml"), check=True)
-    return made
+    return sites.make(venv, "all-in-one", tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(scope="module")

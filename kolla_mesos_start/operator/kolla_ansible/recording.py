@@ -105,7 +105,7 @@ def run(
             elif "play" in said:
                 progress(said["play"])
     if failures:
-        raise CannotRecord("; ".join(map(_shown, failures)))
+        raise CannotRecord("; ".join(map(shown, failures)))
     if process.returncode:
         last = (directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
         raise CannotRecord(f"ansible-playbook ended with status {process.returncode}: {last[-1500:]}")
@@ -233,7 +233,8 @@ def _said(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
             yield json.loads(line)
 
 
-def _shown(failure: Mapping[str, str]) -> str:
-    place = "/".join(failure["place"].split("/")[-4:])
+def shown(failure: Mapping[str, str]) -> str:
+    """A failure in one line: the module, the task and its place, the host and the reason."""
+    place = failure["place"].partition("/playbooks/")[2] or failure["place"]
     what = f"{failure['module']} of the task {failure['task']!r} ({place})"
     return f"{what} on {failure['host']}: {failure['message']}"
