@@ -58,12 +58,9 @@ def compare(venv: Path, deployment: str, tags: str | None, place: Path) -> int:
     secrets = dict(source.flattened(formats.values(config / "passwords.yml")))
     texts = [path.read_text(errors="replace") for path in site.rglob("*") if path.is_file()]
     leaked = [name for name, value in secrets.items() if value and any(str(value) in text for text in texts)]
-    print(
-        f"kolla-ansible {found.release}, {deployment}: {len(wanted) - len(differing)} of {len(wanted)} files equal"
-    )
-    print(
-        f"{len(edges)} edges, {sum(edge['hard'] for edge in edges)} hard; {len(leaked)} secrets in the directory"
-    )
+    equal, hard = len(wanted) - len(differing), sum(edge["hard"] for edge in edges)
+    print(f"kolla-ansible {found.release}, {deployment}: {equal} of {len(wanted)} files equal")
+    print(f"{len(edges)} edges, {hard} hard; {len(leaked)} secrets in the directory")
     print(f"import {imported - started:.0f} s, genconfig {written - imported:.0f} s")
     for host, path in differing:
         print(f"  differs: {host} {path}")

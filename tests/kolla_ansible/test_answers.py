@@ -62,5 +62,5 @@ def test_the_operators_rules_precede_those_of_the_package(tmp_path: Path) -> Non
 
 def test_an_unknown_table_of_rules_is_named(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text("need: []\n")
-    with pytest.raises(BadUsage, match="unknown key need .did you mean 'needs'"):
+    with pytest.raises(BadUsage, match=r"unknown key need .did you mean 'needs'"):
         rules.read(tmp_path / "own.yml")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.operator.deployment import formats, source
-from kolla_mesos_start.operator.kolla_ansible import environment, facts
+from kolla_mesos_start.operator.kolla_ansible import environment, facts, importing, playbooks, recording
+from kolla_mesos_start.operator.kolla_ansible.recording import CannotRecord, Request
 from tests import CHECKOUT
 from tests.arrangement import say
 from tests.kolla_ansible import oracle, sites
@@ -84,3 +85,31 @@ def test_the_directory_is_valid_with_the_operators_passwords(config: Path, impor
     command = (sys.executable, CHECKOUT / "bin" / "kolla_mesos_ctl", "validate", imported)
     done = subprocess.run((*command, "--secrets", config / "passwords.yml"), capture_output=True, text=True)
     assert (done.returncode, " 0 errors" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    "task, why",
+    [
+        ("ansible.builtin.dnf: {name: x}", "ansible.builtin.dnf of the task 'Do it' (site.yml:"),
+        ("ansible.builtin.raw: touch {marker}", "ansible.builtin.raw of the task 'Do it' (site.yml:"),
+        (
+            "ansible.builtin.command: touch {marker}\n      delegate_to: localhost",
+            "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
+        ),
+    ],
+)
+def test_what_is_not_recorded_fails_by_name(
+    task: str, why: str, venv: Path, config: Path, tmp_path: Path
+) -> None:
+    source, directory = tmp_path / "source", tmp_path / "recording"
+    (source / "action_plugins").mkdir(parents=True)
+    directory.mkdir()
+    text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Do it\n      {task}\n"
+    (source / "site.yml").write_text(text.replace("{marker}", str(tmp_path / "marker")))
+    found = environment.Environment(venv, source, "22.2.0")
+    request = Request(found, config, config / "inventory", "deploy")
+    used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml"))
+    with pytest.raises(CannotRecord) as error:
+        recording.run(request, playbooks.copy(source, directory), directory, used, lambda play: None)
+    assert why in error.value.reason
+    assert not (tmp_path / "marker").exists()

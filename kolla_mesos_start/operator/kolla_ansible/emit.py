@@ -197,6 +197,16 @@ class _Emission:
         found = self.containers.files.get(host, {}).get((directory or "").rpartition("/")[2], ())
         return {each.path: each for each in found}
 
+    def everywhere(self, file: ConfigFile) -> Mapping[str, ConfigFile]:
+        """A file on all hosts that have it: all containers with its directory share one template."""
+        directory = str(file.task.dest)[: -len(file.path) - 1].rpartition("/")[2]
+        found = {}
+        for host, by_directory in self.containers.files.items():
+            for each in by_directory.get(directory, ()):
+                if each.path == file.path:
+                    found[host] = each
+        return found
+
     def environment(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         common = (settings.get("common_options") or {}).get("environment") or {}
         return {**common, **(settings.get("environment") or {})}
@@ -399,7 +409,8 @@ class _Service:
         """Write the content; false if it is no text, and so no template."""
         first = next(iter(having.values()))
         try:
-            texts = {host: each.content.decode() for host, each in having.items()}
+            everywhere = self.emission.everywhere(first)
+            texts = {host: each.content.decode() for host, each in everywhere.items()}
         except UnicodeDecodeError:
             self.add(name, first.content)
             return False
@@ -422,8 +433,8 @@ class _Service:
     def take(self, merged: merging.Merged) -> None:
         """Remember the variables of a text, and the values of each host."""
         self.emission.note(merged.text)
-        for host, values in merged.values.items():
-            self.values[host].update(values)
+        for host in merged.values.keys() & self.values.keys():
+            self.values[host].update(merged.values[host])
         self.own_used.update(re.findall(r"own_[a-z0-9_]+", " ".join(lift.expressions(merged.text))))
 
     def templates(self, value: Any) -> Any:

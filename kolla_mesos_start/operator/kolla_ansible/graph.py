@@ -78,9 +78,8 @@ class _Derivation:
         found: dict[str, dict[str, Edge]] = {}
         for edge in (*self.of_daemons(), *self.of_steps(), *self.by_rules()):
             of_name = found.setdefault(edge.name, {})
-            before = of_name.get(edge.on)
-            if edge.name != edge.on and (before is None or (edge.is_hard and not before.is_hard)):
-                of_name[edge.on] = edge
+            if edge.name != edge.on:
+                of_name[edge.on] = _joined(of_name[edge.on], edge) if edge.on in of_name else edge
         edges = {name: list(of_name.values()) for name, of_name in found.items()}
         return Graph(edges, self.unresolved, self.resolved)
 
@@ -211,6 +210,12 @@ class _Derivation:
                 for name in names:
                     if re.fullmatch(row["name"], name):
                         yield Edge(name, row["on"], str(row["reason"]), is_local=bool(row.get("local")))
+
+
+def _joined(one: Edge, other: Edge) -> Edge:
+    """Two edges as one: hard if one is, and local only if it is so on each host."""
+    reason = other.reason if other.is_hard and not one.is_hard else one.reason
+    return Edge(one.name, one.on, reason, one.is_hard or other.is_hard, one.is_local and other.is_local)
 
 
 def cycles(graph: Graph) -> Sequence[Sequence[str]]:

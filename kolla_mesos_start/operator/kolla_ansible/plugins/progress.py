@@ -55,13 +55,10 @@ class CallbackModule(CallbackBase):
         task = getattr(result, "task", None) or result._task
         host = getattr(result, "host", None) or result._host
         values = getattr(result, "result", None) or result._result
-        messages = [values, *values.get("results", ())]
-        failed = [
-            each
-            for each in messages
-            if isinstance(each, dict) and (each.get("failed") or each.get("unreachable"))
-        ]
-        message = next((str(each["msg"]) for each in reversed(failed) if each.get("msg")), "no reason given")
+        # The items of a loop say more than the task; not every version marks what failed.
+        items = [each for each in values.get("results", ()) if each.get("failed") or each.get("unreachable")]
+        messages = [str(each["msg"]) for each in (*items, values) if each.get("msg")]
+        message = messages[0] if messages else "no reason given"
         self._say(
             failed={
                 "host": host.get_name(),
