@@ -80,6 +80,7 @@ class Imported:
     release: str
     zookeeper: str | None = None
     refused: Sequence[str] = ()
+    real: Mapping[str, str] = field(default_factory=dict)  # addresses, by their stand-ins
 
 
 def emit(imported: Imported) -> Emitted:
@@ -91,6 +92,7 @@ class _Emission:
     def __init__(self, imported: Imported) -> None:
         self.containers, self.graph, self.names = imported.containers, imported.graph, imported.names
         self.rules, self.release, self.zookeeper = imported.rules, imported.release, imported.zookeeper
+        self.real = imported.real
         self.made = Emitted(refused=list(imported.refused))
         self.used: set[str] = set()
         self.services: dict[str, Any] = {}
@@ -342,7 +344,8 @@ class _Emission:
             )
             self.made.left.append(f"{task.host}: {task.module}: {what} ({task.name})")
         for unresolved in self.graph.unresolved:
-            what = f"{unresolved.connection.address}:{unresolved.connection.port}"
+            address = self.real.get(unresolved.connection.address, unresolved.connection.address)
+            what = f"{address}:{unresolved.connection.port}"
             self.made.refused.append(
                 f"{unresolved.name}: {unresolved.connection.place}: nothing listens at {what}"
             )

@@ -126,7 +126,8 @@ def make(
         where = f"{each.what}:{each.line}" if each.line else each.what
         refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
     known = Names(values, secrets, own, own_values)
-    emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused))
+    real = {stand_in: address for address, stand_in in used[0].addresses.items()}
+    emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused, real))
     against = graph.against_order(derived, found)
     return Outcome(emitted, found, derived, unlifted, against, graph.cycles(derived))
 
