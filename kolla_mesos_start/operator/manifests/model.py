@@ -364,7 +364,7 @@ class _WorkloadReader:
         if any(each.source == "/" for each in workload.volumes):
             what = f"volumes: {workload.service} has the whole file system of its host"
             label = self.launch.label(self.service.name, "volumes")
-            self.found.add(WARNING, NAME, what, label=label)
+            self.issues.append(Issue(WARNING, NAME, what, label))
         for path in workload.secrets.keys() & set(volumes):
             self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
         for file in workload.mounted:
