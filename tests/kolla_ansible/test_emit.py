@@ -76,7 +76,7 @@ def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -
     found = oracle.rendered(site, tmp_path / "passwords.yml")
     url = "mysql+pymysql://keystone:s3cret@192.0.2.10:3306/keystone"
     wanted = f"[database]\nconnection = {url}\n[a]\nhost = ctl-2\n"
-    assert found["ctl-2", "keystone/keystone.conf"].decode() == wanted
+    assert found["ctl-2", "keystone/keystone.conf"] == wanted.encode()
     assert found["ctl-1", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.10\n{% literal %}\n"
     assert found["ctl-2", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.11\n{% literal %}\n"
 

@@ -20,7 +20,6 @@ from kolla_mesos_start.operator.kolla_ansible import (
     lift,
     playbooks,
     recording,
-    rules,
     stand_ins,
 )
 from kolla_mesos_start.operator.kolla_ansible.containers import Containers
@@ -31,8 +30,6 @@ from kolla_mesos_start.operator.kolla_ansible.lift import Unlifted
 from kolla_mesos_start.operator.kolla_ansible.recording import Request, Task
 from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
-
-CONFIG_DIRECTORY = "/etc/kolla"
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,8 @@ def make(
     used = (stand_ins_of(0, site), stand_ins_of(1, site))
     lifted, unlifted = lift.lift(first, second, (lift.Lifter(used[0], names), lift.Lifter(used[1], names)))
     dropped = [str(row["match"]) for row in table.dropped]
-    raw = sorting.sort(first, CONFIG_DIRECTORY, dropped)
-    found = sorting.sort(lifted, CONFIG_DIRECTORY, dropped)
+    raw = sorting.sort(first, recording.CONFIG_DIRECTORY, dropped)
+    found = sorting.sort(lifted, recording.CONFIG_DIRECTORY, dropped)
     derived = graph.derive(raw, table, places_of(site, used[0]))
     values = {name: real for real, name in names.items()}
     own, own_values = own_names(site, names)
@@ -172,6 +169,3 @@ def places_of(site: Site, used: StandIns) -> Places:
 
 def _silent(text: str) -> None:
     """The second recording runs beside the first."""
-
-
-__all__ = ["Outcome", "Site", "look", "make", "record", "rules"]

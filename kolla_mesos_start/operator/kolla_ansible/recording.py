@@ -30,6 +30,8 @@ retry_files_enabled = False
 forks = {forks}
 localhost_warning = False
 """
+# Where the recorded files are, whatever the operator's directory is: no container sees it.
+CONFIG_DIRECTORY = "/etc/kolla"
 Progress = Callable[[str], None]
 
 
@@ -195,6 +197,7 @@ def _forced(request: Request) -> Mapping[str, object]:
     return {
         "kolla_action": request.action,
         "CONFIG_DIR": str(request.config),
+        "node_config_directory": CONFIG_DIRECTORY,
         "ansible_connection": "refuse",
         "ansible_become": False,
         "ansible_python_interpreter": "/usr/bin/python3",
