@@ -121,7 +121,7 @@ def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(
     assert "{{ keystone_database_password }}" in text
     assert '{{ "{{" }} not ours }}' in text
     command = load(step / "definition.yml")["commands"]["run"]
-    assert command["command"][0] == "ansible-playbook"
+    assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
 
 
 def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:

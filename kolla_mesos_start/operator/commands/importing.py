@@ -136,7 +136,8 @@ a password or an address is known; your own passwords are never read into DIR. P
 
 ansible-core, kolla-ansible and the collections must be installed in one virtual environment:
 
-  python3 -m venv ~/kolla && ~/kolla/bin/pip install 'kolla-ansible==22.*' ansible-core ansible
+  python3 -m venv ~/kolla
+  ~/kolla/bin/pip install 'kolla-ansible==22.*' ansible-core ansible
 
 --facts names what ansible knows about the hosts: its cache (`kolla-ansible gather-facts` with jsonfile), or a
 file with a line for each host:

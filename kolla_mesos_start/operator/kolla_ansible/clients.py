@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kolla_mesos_start.operator.kolla_ansible.containers import ConfigFile, Step
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 
-KEY = re.compile(r"^\s*\"?([A-Za-z0-9_.-]+)\"?\s*[=:]")
+KEY = re.compile(r"^\s*[\"']?([A-Za-z_][A-Za-z0-9_.-]*)[\"']?\s*[=:]")
 SECTION = re.compile(r"^\[(.+)\]\s*$")
 DATABASE = re.compile(r"mysql\+pymysql://[^\s@]*@[^\s/]+/([A-Za-z0-9_]+)")
 URL = re.compile(r"https?://\[?([^\]/:\s]+)\]?:(\d+)")
@@ -65,6 +65,13 @@ def of_step(step: Step, found: re.Pattern[str]) -> Iterator[Connection]:
             yield from in_value(args, task.name, found)
         else:
             yield from _of_module(task)
+
+
+def uses_identity(step: Step) -> bool:
+    """Whether a step talks to Keystone: by its address, or by the name of a cloud in clouds.yaml."""
+    modules = (str(task.args.get("module_name", "")) for task in step.tasks)
+    is_of_openstack = any(module.startswith(("openstack.cloud.", "os_")) for module in modules)
+    return is_of_openstack or any("auth_url" in str(task.args) for task in step.tasks)
 
 
 def _of_module(task: Task) -> Iterator[Connection]:

@@ -149,10 +149,15 @@ class _Emission:
         command: dict[str, Any] = {"run_once": True, "generation": self.tag}
         task = step.tasks[0]
         if step.kind is Kind.TOOLBOX:
-            settings = self.containers.daemons[TOOLBOX].first if TOOLBOX in self.containers.daemons else {}
+            toolbox = self.containers.daemons.get(TOOLBOX)
+            settings = toolbox.settings.get(step.host, toolbox.first) if toolbox else {}
             writer.add(PLAYBOOK, self.playbook(step).encode())
-            command["command"] = ["ansible-playbook", "-i", "localhost,", "-c", "local", f"/tmp/{PLAYBOOK}"]
-            command["files"] = {PLAYBOOK: {"dest": f"/tmp/{PLAYBOOK}"}}
+            run = f"ansible-playbook -i localhost, -c local /tmp/{PLAYBOOK}"
+            command["command"] = ["bash", "-c", f"sudo -E kolla_set_configs && {run}"]
+            command["env"] = writer.templates(self.environment(settings))
+            # Such as clouds.yaml, which modules of OpenStack read.
+            of_toolbox = writer.config_files({step.host: self.files_of(settings, step.host)})
+            command["files"] = {**of_toolbox, PLAYBOOK: {"dest": f"/tmp/{PLAYBOOK}"}}
         elif step.kind is Kind.EXEC:
             settings = (
                 self.containers.daemons[step.image_of].settings.get(step.host)
@@ -215,7 +220,8 @@ class _Emission:
 
     def ready(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         check = settings.get("healthcheck") or {}
-        kind, *words = check.get("test") or ("NONE",)
+        test = check.get("test") or "NONE"
+        kind, *words = [test] if isinstance(test, str) else test
         if kind in ("NONE", ""):
             return {}
         command = words[0] if kind == "CMD-SHELL" else words
@@ -236,6 +242,8 @@ class _Emission:
         role = self.paths[edge.on].rpartition("/")[2]
         if edge.on in self.steps:
             return f"{role}/run"
+        if edge.is_all:
+            return {"path": f"{role}/daemon", "count": len(self.containers.daemons[edge.on].hosts)}
         return {"path": f"{role}/daemon", "scope": "local"} if edge.is_local else f"{role}/daemon"
 
     def note(self, lifted: object) -> None:

@@ -25,13 +25,14 @@ from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 @dataclass(frozen=True)
 class Edge:
-    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host."""
+    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host; `is_all`: on each."""
 
     name: str
     on: str
     reason: str
     is_hard: bool = True
     is_local: bool = False
+    is_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class _Derivation:
             elif step.kind is Kind.BOOTSTRAP and step.number < started:
                 args = step.tasks[0].args
                 common = sorted(used.keys() & self.databases(args, step.host).keys())
-                volumes = sorted(self.own_volumes(args) & self.own_volumes(daemon.first))
+                shared = self.own_volumes(args) & self.own_volumes(daemon.first)
+                volumes = sorted(shared) if step.role == daemon.role else []
                 why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
                 why = why or (f"it shares the volume {volumes[0]}" if volumes else "")
             else:
@@ -163,12 +165,10 @@ class _Derivation:
                 yield Edge(step.name, step.image_of, "it ran in this container", is_local=True)
             for each in found:
                 yield from self.to_listeners(step.name, step.host, each, True)
-            if (
-                identity
-                and step.number > identity.number
-                and "auth_url" in str([task.args for task in step.tasks])
-            ):
-                yield Edge(step.name, identity.name, "it talks to Keystone as an administrator")
+            if identity and step.number > identity.number and clients.uses_identity(step):
+                why = "it talks to Keystone as an administrator"
+                yield Edge(step.name, identity.name, why)
+                yield Edge(step.name, identity.image_of, why)
 
     def required(self, step: Step) -> Iterator[Connection]:
         """What a container that runs once needs of what its files name."""
@@ -209,13 +209,20 @@ class _Derivation:
             if row["on"] in names:
                 for name in names:
                     if re.fullmatch(row["name"], name):
-                        yield Edge(name, row["on"], str(row["reason"]), is_local=bool(row.get("local")))
+                        yield Edge(
+                            name,
+                            row["on"],
+                            str(row["reason"]),
+                            is_local=bool(row.get("local")),
+                            is_all=bool(row.get("all")),
+                        )
 
 
 def _joined(one: Edge, other: Edge) -> Edge:
     """Two edges as one: hard if one is, and local only if it is so on each host."""
     reason = other.reason if other.is_hard and not one.is_hard else one.reason
-    return Edge(one.name, one.on, reason, one.is_hard or other.is_hard, one.is_local and other.is_local)
+    is_hard, is_all = one.is_hard or other.is_hard, one.is_all or other.is_all
+    return Edge(one.name, one.on, reason, is_hard, one.is_local and other.is_local and not is_all, is_all)
 
 
 def cycles(graph: Graph) -> Sequence[Sequence[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +120,10 @@ def make(
         instead = table.cluster(daemon.name) if len(daemon.hosts) > 1 else None
         if instead:
             refused.append(f"{daemon.name} on {len(daemon.hosts)} hosts: not supported yet: {instead}")
+    for step in found.steps:
+        for row in table.inside:
+            if any(re.search(row["match"], str(task.args)) for task in step.tasks):
+                refused.append(f"{step.name}: {row['match']}: not supported yet: {row['instead']}")
     for each in unlifted:
         where = f"{each.what}:{each.line}" if each.line else each.what
         refused.append(f"{each.host}: {where} holds a value made from a secret or an address")

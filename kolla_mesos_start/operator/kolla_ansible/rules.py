@@ -25,6 +25,7 @@ class Rules:
     hard: str
     ignored: Sequence[Mapping[str, Any]]
     needs: Sequence[Mapping[str, Any]]
+    inside: Sequence[Mapping[str, Any]]
     clusters: Sequence[Mapping[str, Any]]
     identity: str
     common_volumes: str
