@@ -780,7 +780,7 @@ def is_an_option_of_the_quickstart(block: Block, ground: Ground) -> None:
 
 
 def has_options_of_its_command(block: Block, ground: Ground) -> None:
-    """Its own test runs it: tests/kolla_ansible/test_import.py."""
+    """Its own test runs it: tests/integration/test_import.py."""
     usage = ground.stranger.types(" ".join([*block.text.split()[:2], "--help"]))
     assert all(f"{option} " in usage for option in re.findall("--[a-z]+", block.text))
 
