@@ -22,6 +22,7 @@ from tests.containers.conftest import lacking
 from tests.containers.images import Images
 from tests.examples import openstack
 from tests.functional.upgrade import NEW, OLD
+from tests.kolla_ansible import installed
 
 
 def main() -> int:
@@ -43,6 +44,7 @@ def environments(cache: Path) -> None:
     for python in pythons.found():
         pythons.environment(python, cache, say)
     openstack.environment(cache, openstack.WHOLE, say)
+    installed.environment(say)
 
 
 def images(cache: Path) -> None:

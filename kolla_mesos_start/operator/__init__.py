@@ -11,6 +11,7 @@ Lowest first; each imports only what is above it in this list (`tests/test_house
     timeline        how a start went
     metrics         a running deployment for Prometheus
     manifests       files for launchers
+    kolla_ansible   a directory from kolla-ansible's playbooks (`import`)
     local           a deployment on this machine (`up`)
     commands        one file for each subcommand
     cli             the command line, and how it ends

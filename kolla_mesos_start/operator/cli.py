@@ -114,6 +114,9 @@ SUBCOMMANDS = (
         "manifests.SUBCOMMAND",
         "make the files with which a launcher starts a deployment",
     ),
+    ListedCommand(
+        "import", "importing.SUBCOMMAND", "make a deployment's directory from kolla-ansible's playbooks"
+    ),
     ListedCommand("completion", "completion.SUBCOMMAND", "print a script for completion in a shell"),
 )
 

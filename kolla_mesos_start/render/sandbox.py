@@ -6,6 +6,7 @@ template. Messages contain names, expressions of the template and line numbers, 
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 from collections import Counter
@@ -94,7 +95,7 @@ class Sandbox:
         bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
         # The loader finds nothing: a template can't include another one or read from disk.
         self._environment = SandboxedEnvironment(undefined=bound, loader=FunctionLoader(lambda name: None))
-        self._environment.filters.update(bool=_bool, regex_replace=_regex_replace)
+        self._environment.filters.update(b64encode=_b64encode, bool=_bool, regex_replace=_regex_replace)
         # `tojson` must not fail for a missing value either.
         self._environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_default}
 
@@ -210,6 +211,11 @@ def _json_default(value: object) -> str:
 def _bool(value: object) -> bool:
     """The filter: `true` and `yes`, in any case, are true, any other text is false."""
     return value.lower() in ("true", "yes") if isinstance(value, str) else bool(value)
+
+
+def _b64encode(value: object) -> str:
+    """The filter: the base64 of the text in UTF-8, as of a user and a password in a header."""
+    return base64.b64encode(str(value).encode()).decode()
 
 
 def _regex_replace(

@@ -34,6 +34,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.findings import ERROR
+from kolla_mesos_start.operator.kolla_ansible import facts
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.znodes import Znodes
 from tests import secured
@@ -778,6 +779,19 @@ def is_an_option_of_the_quickstart(block: Block, ground: Ground) -> None:
     assert f"\n    {option} " in usage
 
 
+def has_options_of_its_command(block: Block, ground: Ground) -> None:
+    """Its own test runs it: tests/integration/test_import.py."""
+    usage = ground.stranger.types(" ".join([*block.text.split()[:2], "--help"]))
+    assert all(f"{option} " in usage for option in re.findall("--[a-z]+", block.text))
+
+
+def are_facts(block: Block, ground: Ground) -> None:
+    file = ground.stranger.home / "facts.yml"
+    file.write_text(block.text)
+    found = facts.read(file, ["ctl-1", "cmp-1"])
+    assert found["cmp-1"].interfaces == {"eth0": "192.0.2.21", "eth1": "198.51.100.21"}
+
+
 # -- claims: how a block begins, and its check ------------------------------------------------------
 
 Check = Callable[[Block, Ground], None]
@@ -820,6 +834,11 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     },
     f"{GUIDE}/podman.rst": {MANIFESTS: is_typed, "ContainerName=": is_in_what_is_made},
     f"{GUIDE}/compose.rst": {MANIFESTS: is_typed, "nova-api:": is_in_what_is_made},
+    f"{GUIDE}/from-kolla-ansible.rst": {
+        "kolla_mesos_ctl import": has_options_of_its_command,
+        "hosts:\n": are_facts,
+        "kolla_mesos_ctl publish": has_options_of_its_command,
+    },
     f"{GUIDE}/operate.rst": {
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
         "kolla_mesos_ctl logs": is_understood_by_the_tool,

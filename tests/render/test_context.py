@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pathlib
 import re
@@ -121,6 +122,7 @@ def plain(template: str) -> str:
     """What jinja2 by itself makes of the template, given the same values."""
     environment = jinja2.Environment()
     environment.filters["bool"] = lambda text: text.lower() in ("true", "yes")
+    environment.filters["b64encode"] = lambda value: base64.b64encode(value.encode()).decode()
     environment.filters["regex_replace"] = lambda value, pattern, new, ignorecase=False: re.sub(
         pattern, new, value, flags=re.I if ignorecase else 0
     )
@@ -170,6 +172,8 @@ CONSTRUCTS = [
     ("{{ empty | bool }} {{ memcached_port | bool }}", "False False"),
     ("{{ plugin | regex_replace('v(.)', '<\\\\1>') }}", "open<s>witch"),
     ("{{ plugin | regex_replace('OPEN', '', ignorecase=True) }}", "vswitch"),
+    ("{{ ('openstack:' ~ plugin) | b64encode }}", "b3BlbnN0YWNrOm9wZW52c3dpdGNo"),
+    ("{{ 'ä' | b64encode }}", "w6Q="),
     (
         "{% for role in roles.split() %}{{ role }}{% if not loop.last %},{% endif %}{% endfor %}",
         "api,scheduler,conductor",
@@ -536,6 +540,7 @@ USES = [
     "{{ m | sort }}",
     "{{ m | replace('a', 'b') }}",
     "{{ 'a' | replace('a', m) }}",
+    "{{ m | b64encode }}",
     "{{ m | regex_replace('a', 'b') }}",
     "{{ 'a' | regex_replace(m, 'b') }}",
     "{{ 'a' | regex_replace('a', m) }}",

@@ -100,6 +100,9 @@ each entry of `services`, may have:
   user, read_only        a number; true if the image's root may be read-only
   network, capabilities  host, or own, which is the default only in Kubernetes;
                          a list, such as [NET_ADMIN]
+  new_privileges         true, for sudo; `privileged: true` for all devices
+  pid, ipc, cgroup       host
+  limits                 {nofile: 1048576}; `security_options` is a list
   ports, env             a list of those that are registered; a mapping
   volumes                by path: a size (10Gi) for data of each container's
                          own, {shared: NAME}, {host: PATH}, or `temporary`

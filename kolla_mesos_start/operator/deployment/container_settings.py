@@ -9,11 +9,17 @@
     read_only: true                 the root file system
     network: host                   or own
     capabilities: [NET_ADMIN]       all others are dropped
+    new_privileges: true            allow sudo and other setuid programs
+    privileged: true                all devices and capabilities of the host
+    pid: host                       the host's processes; `ipc` and `cgroup` likewise
+    limits: {nofile: 1048576}       or soft:hard
+    security_options: [label=disable]
     ports: ["{{ port }}"]           registered, and reached by others
     volumes:
       /var/lib/mysql: 10Gi          of each container's own; kept
       /var/lib/keys: {shared: keys} what all containers with that name share
-      /lib/modules: {host: /lib/modules}
+      /lib/modules: {host: /lib/modules, read_only: true}
+      /run/netns: {host: /run/netns, propagation: shared}
       /run/mysqld: temporary        empty at each start
     env: {KOLLA_LOG_FORMAT: json}   joined with that of `defaults`
     variables: site-passwords       the secret that is KOLLA_VARIABLES_DIR
@@ -46,6 +52,8 @@ CAPABILITIES = frozenset(
     SYS_TTY_CONFIG WAKE_ALARM
     """.split()  # noqa: SIM905  # A list of literals would be a line for each.
 )
+# How mounts that are made later are seen by the host and the container; slave: only from the host.
+PROPAGATIONS = ("shared", "rshared", "slave", "rslave")
 VOLUME = "expected its size (10Gi), `temporary`, {shared: NAME} or {host: PATH}"
 
 
@@ -56,6 +64,8 @@ class Volume(NamedTuple):
     kind: str
     source: str = ""
     size: int = 0  # mebibytes, of one that is kept
+    read_only: bool = False
+    propagation: str = ""
 
 
 class ContainerSettings(NamedTuple):
@@ -79,6 +89,13 @@ class ContainerSettings(NamedTuple):
     env: Mapping[str, str] | None = None
     variables: str | None = None
     credential: str | None = None
+    new_privileges: bool | None = None
+    privileged: bool | None = None
+    pid: str | None = None
+    ipc: str | None = None
+    cgroup: str | None = None
+    limits: Mapping[str, str] | None = None
+    security_options: Sequence[str] | None = None
 
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These settings, completed with the defaults."""
@@ -100,7 +117,7 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
         cpu=_measured(fields, "cpu", _thousandths, "a number of processors, 0.5 or 500m"),
         memory=_measured(fields, "memory", mebibytes, "a size, such as 512Mi or 1Gi"),
         user=fields.integer("user", None),
-        read_only=fields.boolean("read_only", False) if "read_only" in fields else None,
+        read_only=_flag(fields, "read_only"),
         network=fields.text("network", None, _bad_network),
         capabilities=_texts(fields, "capabilities", _bad_capability),
         ports=_texts(fields, "ports", _bad_port),
@@ -108,6 +125,13 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
         env=_env(fields),
         variables=fields.text("variables", None, _bad_secret),
         credential=fields.text("credential", None, _bad_secret),
+        new_privileges=_flag(fields, "new_privileges"),
+        privileged=_flag(fields, "privileged"),
+        pid=fields.text("pid", None, _bad_namespace),
+        ipc=fields.text("ipc", None, _bad_namespace),
+        cgroup=fields.text("cgroup", None, _bad_namespace),
+        limits=_limits(fields),
+        security_options=_texts(fields, "security_options", _bad_security_option),
     )
 
 
@@ -126,6 +150,24 @@ def _thousandths(text: str) -> int | None:
 def _measured(fields: Fields, key: str, measure: Callable[[str], int | None], what: str) -> int | None:
     text = fields.text(key, None, lambda text: None if measure(text) else f"expected {what}")
     return None if text is None else measure(text)
+
+
+def _flag(fields: Fields, key: str) -> bool | None:
+    return fields.boolean(key, False) if key in fields else None
+
+
+def _limits(fields: Fields) -> Mapping[str, str] | None:
+    """Limits of resources by the names of `ulimit`, each as soft:hard."""
+    if fields.raw("limits") is None:
+        return None
+    given = fields.mapping("limits")
+    own = Fields(fields.reading, fields.label_of("limits"), given, tuple(given))
+    found = {}
+    for name in given:
+        fields.reading.check_name(own.label_of(name), name, _bad_limit_name)
+        text = own.text(name, "", _bad_limit)
+        found[name] = text if ":" in text else f"{text}:{text}"
+    return found
 
 
 def _texts(fields: Fields, key: str, bad: Callable[[str], str | None]) -> Sequence[str] | None:
@@ -168,12 +210,43 @@ def _volume(own: Fields, path: str) -> Volume:
         if value != TEMPORARY and size is None:
             own.report(path, f"{VOLUME}, found {value!r}")
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
-    fields = Fields(own.reading, own.label_of(path), value, (SHARED, FROM_HOST))
+    keys = (SHARED, FROM_HOST, "read_only", "propagation")
+    fields = Fields(own.reading, own.label_of(path), value, keys)
     shared = fields.text(SHARED, None, _bad_secret)
-    host = fields.text(FROM_HOST, None, bad_place)
-    if isinstance(value, dict) and set(value) <= {SHARED, FROM_HOST} and len(value) != 1:
+    host = fields.text(FROM_HOST, None, _bad_host_path)
+    if isinstance(value, dict) and set(value) <= set(keys) and len(value.keys() & {SHARED, FROM_HOST}) != 1:
         own.report(path, VOLUME)
-    return Volume(path, SHARED, shared) if shared else Volume(path, FROM_HOST, host or "")
+    propagation = fields.text("propagation", None, _bad_propagation) or ""
+    if propagation and not host:
+        fields.report("propagation", "is only allowed for a path of the host")
+    kind, place = (SHARED, shared) if shared else (FROM_HOST, host or "")
+    return Volume(path, kind, place, 0, bool(_flag(fields, "read_only")), propagation)
+
+
+def _bad_host_path(text: str) -> str | None:
+    """The whole file system of the host may be meant too."""
+    return None if text == "/" else bad_place(text)
+
+
+def _bad_propagation(text: str) -> str | None:
+    return None if text in PROPAGATIONS else f"expected {', '.join(PROPAGATIONS)}, found {text!r}"
+
+
+def _bad_namespace(text: str) -> str | None:
+    return None if text == HOST else f"expected {HOST!r}; leave it out for the container's own"
+
+
+def _bad_limit_name(text: str) -> str | None:
+    return None if re.fullmatch(r"[a-z]+", text) else "expected a name as for ulimit, such as nofile"
+
+
+def _bad_limit(text: str) -> str | None:
+    return None if re.fullmatch(r"(-1|[0-9]+)(:(-1|[0-9]+))?", text) else "expected a number, or soft:hard"
+
+
+def _bad_security_option(text: str) -> str | None:
+    good = re.fullmatch(r"[a-z-]+[=:][^\s,]+", text)
+    return None if good else f"expected an option such as label=disable, found {text!r}"
 
 
 def bad_place(text: str) -> str | None:

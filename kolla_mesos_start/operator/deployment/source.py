@@ -148,7 +148,7 @@ def _chosen(options: argparse.Namespace) -> dict[str, Given]:
     if options.secrets is not None:
         _check_secrets(options.secrets, options.directory)
         # Publishing creates it.
-        found.update(_from_file(options.secrets) if os.path.lexists(options.secrets) else ())
+        found.update(_from_file(options.secrets, nested=True) if os.path.lexists(options.secrets) else ())
     for path in options.variables_from:
         found.update(_from_file(path))
     for text in options.set:
@@ -166,18 +166,28 @@ def _check_secrets(file: Path, root: Path) -> None:
         raise BadUsage(f"--secrets {file}: it is a part of {root}: give another file")
 
 
-def _from_file(path: Path) -> Iterator[tuple[str, Given]]:
+def _from_file(path: Path, *, nested: bool = False) -> Iterator[tuple[str, Given]]:
+    """The values of a file. `nested`: as in kolla-ansible's passwords.yml, a mapping has several of them."""
     if not path.is_file():
         raise NotThere(f"{path} is not a file")
     try:
         values = formats.values(path)
     except BadDefinition as error:
         raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
-    for name, value in values.items():
+    for name, value in flattened(values) if nested else values.items():
         text = formats.text(value)
         if text is None:
             raise BadUsage(f"{path}: {name}: expected a single value, found a list or a mapping")
         yield _checked(str(path), name, text), Given(text, DataSource(str(path), name, path.read_bytes))
+
+
+def flattened(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The values of a mapping and of the mappings in it, whose names are joined by _."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}_{key}", each) for key, each in flattened(value))
+        else:
+            yield name, value
 
 
 def _checked(where: str, name: str, value: str) -> str:

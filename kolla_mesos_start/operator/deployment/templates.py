@@ -27,7 +27,7 @@ _SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs", *_ENVIRONMEN
 _OBJECTS = {"groups", "hostvars", "cpu_count"}
 # Functions whose first argument is a service.
 _LISTING = {"list_addresses_by_service", "list_ips_by_service", "ready_instances"}
-_ENVIRONMENT.filters.update(bool=bool, regex_replace=str)
+_ENVIRONMENT.filters.update(b64encode=str, bool=bool, regex_replace=str)
 # Operations that can fail although the value exists.
 _RISKY = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
 

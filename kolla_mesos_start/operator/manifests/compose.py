@@ -15,7 +15,7 @@ from typing import Any
 from kolla_mesos_start.errors import listed
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import HEALTH, STOP, Manifests, Model, filled
+from kolla_mesos_start.operator.manifests.model import HEALTH, STOP, Manifests, Model, Workload, filled
 from kolla_mesos_start.operator.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.operator.manifests.quadlet import cpu_shares
 
@@ -61,9 +61,7 @@ def service(container: PerHostContainer) -> Document:
         "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
         **_network(container),
         "user": None if workload.user is None else str(workload.user),
-        "security_opt": ["no-new-privileges:true"],
-        "cap_drop": ["ALL"],
-        "cap_add": list(workload.capabilities),
+        **_access(workload),
         "read_only": workload.read_only or None,
         "volumes": [*map(_volume, container.mounts), *anonymous],
         "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
@@ -76,6 +74,20 @@ def service(container: PerHostContainer) -> Document:
         "healthcheck": None if workload.is_task else HEALTH_CHECK,
     }
     return filled(found)
+
+
+def _access(workload: Workload) -> Mapping[str, object]:
+    access = workload.access
+    confined = ["no-new-privileges:true"] if access.is_confined else []
+    limits = {name: [int(each) for each in limit.split(":")] for name, limit in access.limits.items()}
+    return {
+        "security_opt": [*confined, *map(escaped, access.security_options)],
+        "privileged": access.privileged or None,
+        "cap_drop": None if access.privileged else ["ALL"],
+        "cap_add": None if access.privileged else list(workload.capabilities),
+        **dict.fromkeys(access.namespaces, "host"),
+        "ulimits": {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()},
+    }
 
 
 def _network(container: PerHostContainer) -> Mapping[str, object]:
@@ -92,7 +104,9 @@ def _volume(mount: Mount) -> Mapping[str, object]:
             "type": kind,
             "source": escaped(mount.source),
             "target": escaped(mount.path),
-            "bind": None if mount.is_volume else {"create_host_path": False},
+            "bind": None
+            if mount.is_volume
+            else filled({"create_host_path": False, "propagation": mount.propagation or None}),
             "read_only": mount.read_only or None,
         }
     )

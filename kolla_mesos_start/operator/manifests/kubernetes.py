@@ -42,6 +42,11 @@ LOGS = {"KOLLA_LOGS": f"kubectl -n $(POD_NAMESPACE) logs $(POD_NAME) -c {CONTAIN
 NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
 LONGEST_JOB = 63
 PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
+# The names that Kubernetes has for them. Only privileged containers may have the first two.
+PROPAGATIONS = {
+    **dict.fromkeys(("shared", "rshared"), "Bidirectional"),
+    **dict.fromkeys(("slave", "rslave"), "HostToContainer"),
+}
 # Of a secret's files; their group is the pod's fsGroup, which only a user's number can be.
 GROUP_READS, ALL_READ = 0o440, 0o444
 
@@ -73,6 +78,10 @@ def notes(model: Model) -> Iterator[str]:
     unknown = listed(each.service for each in model.workloads if each.user is None)
     if unknown:
         yield f"without `user` in launch.yml, the image has to name its USER by number, and not 0: {unknown}"
+    for each in model.workloads:
+        lost = _inexpressible(each)
+        if lost:
+            yield f"{each.service}: a pod has no {listed(lost)}: set them on its hosts"
 
 
 class _Objects:
@@ -176,6 +185,8 @@ class _Objects:
             # A Service named kolla would otherwise set variables that begin with KOLLA_.
             "enableServiceLinks": False,
             "hostNetwork": workload.on_host_network or None,
+            "hostPID": "pid" in workload.access.namespaces or None,
+            "hostIPC": "ipc" in workload.access.namespaces or None,
             "dnsPolicy": "ClusterFirstWithHostNet" if workload.on_host_network else None,
             "securityContext": filled(
                 {
@@ -206,9 +217,12 @@ class _Objects:
         # Memory is also a limit: a container that exceeds it is killed. The processor share is a minimum.
         memory = filled({"memory": f"{workload.memory}Mi" if workload.memory else None})
         requests = {**filled({"cpu": f"{workload.cpu}m" if workload.cpu else None}), **memory}
+        access = workload.access
+        rights = {"drop": ["ALL"], "add": list(workload.capabilities)}
         security = {
-            "allowPrivilegeEscalation": False,
-            "capabilities": filled({"drop": ["ALL"], "add": list(workload.capabilities)}),
+            "allowPrivilegeEscalation": not access.is_confined,
+            "privileged": access.privileged or None,
+            "capabilities": None if access.privileged else filled(rights),
             "readOnlyRootFilesystem": workload.read_only or None,
         }
         return filled(
@@ -293,9 +307,30 @@ class _Objects:
         return found
 
     def mounts(self) -> Iterator[Document]:
-        written = {each.path for each in self.workload.directories}
+        own = {each.path: each for each in self.workload.directories}
         for path, name in self.volume_names().items():
-            yield filled({"name": name, "mountPath": path, "readOnly": path not in written or None})
+            volume = own.get(path)
+            is_read_only = volume is None or volume.read_only
+            propagation = PROPAGATIONS.get(volume.propagation) if volume else None
+            yield filled(
+                {
+                    "name": name,
+                    "mountPath": path,
+                    "readOnly": is_read_only or None,
+                    "mountPropagation": propagation,
+                }
+            )
+
+
+def _inexpressible(workload: Workload) -> Sequence[str]:
+    """The settings of launch.yml that Kubernetes leaves to the container runtime."""
+    access = workload.access
+    found = {
+        "`cgroup`": "cgroup" in access.namespaces,
+        "`limits`": bool(access.limits),
+        "`security_options`": bool(access.security_options),
+    }
+    return [name for name, is_set in found.items() if is_set]
 
 
 def _has_claims(workload: Workload) -> bool:

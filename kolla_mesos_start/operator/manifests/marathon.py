@@ -272,20 +272,37 @@ class _Maker:
         workload = self.workload
         if workload.user is not None:
             yield _parameter("user", str(workload.user))
-        yield _parameter("cap-drop", "ALL")
-        for name in workload.capabilities:
-            yield _parameter("cap-add", name)
-        yield _parameter("security-opt", "no-new-privileges")
+        yield from self.access()
         if workload.read_only:
             yield _parameter("read-only", "true")
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
                 yield _parameter("tmpfs", f"{volume.path}:mode=1777")
+            elif volume.propagation:
+                mode = f"{'ro' if volume.read_only else 'rw'},{volume.propagation}"
+                yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
+
+    def access(self) -> Iterator[App]:
+        access = self.workload.access
+        if access.privileged:
+            yield _parameter("privileged", "true")
+        else:
+            yield _parameter("cap-drop", "ALL")
+            for name in self.workload.capabilities:
+                yield _parameter("cap-add", name)
+        if access.is_confined:
+            yield _parameter("security-opt", "no-new-privileges")
+        for option in access.security_options:
+            yield _parameter("security-opt", option)
+        for namespace in access.namespaces:
+            yield _parameter("cgroupns" if namespace == "cgroup" else namespace, "host")
+        for name, limit in access.limits.items():
+            yield _parameter("ulimit", f"{name}={limit}")
 
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:
-            if volume.kind != TEMPORARY:
-                yield _volume(volume.path, self.workload.place(volume), "RW")
+            if volume.kind != TEMPORARY and not volume.propagation:
+                yield _volume(volume.path, self.workload.place(volume), "RO" if volume.read_only else "RW")
         for place in sorted({posixpath.dirname(file.path) for file in self.workload.mounted}):
             yield _volume(place, _files(self.workload, place), "RO")
         for path, name in self.workload.secrets.items():

@@ -78,6 +78,24 @@ class Mounted(NamedTuple):
     content: bytes | None
 
 
+class HostAccess(NamedTuple):
+    """What a container may do beyond the usual: most only with the host's consent.
+
+    `limits` are soft:hard by the names of ulimit. `namespaces` are those of the host: pid, ipc, cgroup.
+    """
+
+    new_privileges: bool = False
+    privileged: bool = False
+    namespaces: Sequence[str] = ()
+    limits: Mapping[str, str] = MappingProxyType({})
+    security_options: Sequence[str] = ()
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether no program may get more rights than it was started with."""
+        return not (self.new_privileges or self.privileged)
+
+
 class Workload(NamedTuple):
     """The containers of one service, which are all alike.
 
@@ -112,6 +130,7 @@ class Workload(NamedTuple):
     credential: str | None
     on_host_network: bool
     on_own_network: bool
+    access: HostAccess = HostAccess()
     argv: Sequence[str] = ARGV
 
     @property
@@ -323,13 +342,29 @@ class _WorkloadReader:
             credential=settings.credential,
             on_host_network=settings.network == HOST,
             on_own_network=settings.network == OWN,
+            access=self.access(),
         )
         self.check_places(found)
         return found
 
+    def access(self) -> HostAccess:
+        settings = self.settings
+        namespaces = {"pid": settings.pid, "ipc": settings.ipc, "cgroup": settings.cgroup}
+        return HostAccess(
+            bool(settings.new_privileges),
+            bool(settings.privileged),
+            [name for name, value in namespaces.items() if value == HOST],
+            settings.limits or {},
+            settings.security_options or (),
+        )
+
     def check_places(self, workload: Workload) -> None:
         """Check that each path is mounted once and contains no separator of a runtime."""
         volumes = [each.path for each in workload.directories]
+        if any(each.source == "/" for each in workload.volumes):
+            what = f"volumes: {workload.service} has the whole file system of its host"
+            label = self.launch.label(self.service.name, "volumes")
+            self.issues.append(Issue(WARNING, NAME, what, label))
         for path in workload.secrets.keys() & set(volumes):
             self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
         for file in workload.mounted:

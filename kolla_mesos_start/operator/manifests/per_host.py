@@ -27,6 +27,7 @@ class Mount(NamedTuple):
     source: str
     path: str
     read_only: bool = False
+    propagation: str = ""
 
     @property
     def is_volume(self) -> bool:
@@ -75,7 +76,7 @@ class PerHostContainer(NamedTuple):
             if volume.kind == KEPT:
                 yield Mount(f"{self.full_name}_{kept[volume.path]}", volume.path)
             elif volume.kind != TEMPORARY:
-                yield Mount(self.workload.place(volume), volume.path)
+                yield Mount(self.workload.place(volume), volume.path, volume.read_only, volume.propagation)
 
     def _files(self) -> Iterator[Mount]:
         for file in self.workload.mounted:

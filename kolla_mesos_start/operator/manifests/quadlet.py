@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from kolla_mesos_start.operator.deployment.findings import InvalidDirectory
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, STOP, Manifests, Model
+from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, STOP, Manifests, Model, Workload
 from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
 
 PULL = 900  # seconds in which an image has to have come
@@ -74,15 +74,13 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     yield from _network(container)
     if workload.user is not None:
         yield f"User={workload.user}"
-    yield "NoNewPrivileges=true"
-    yield "DropCapability=all"
-    for capability in workload.capabilities:
-        yield f"AddCapability=CAP_{capability}"
+    yield from _access(workload)
     if workload.read_only:
         yield "ReadOnly=true"
         yield "ReadOnlyTmpfs=false"
     for mount in container.mounts:
-        yield f"Volume={escaped(f'{mount.source}:{mount.path}')}{':ro' if mount.read_only else ''}"
+        options = ",".join(filter(None, ["ro" if mount.read_only else "", mount.propagation]))
+        yield f"Volume={escaped(f'{mount.source}:{mount.path}')}{f':{options}' if options else ''}"
     for path in container.temporary:
         # Of the container's user; it would have the mode of the image's directory, and be root's.
         yield f"Tmpfs={escaped(path)}:U"
@@ -92,6 +90,25 @@ def _container(container: PerHostContainer) -> Iterator[str]:
         yield f"PodmanArgs=--memory={workload.memory}m"
     if workload.cpu:
         yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.cpu)}"
+
+
+def _access(workload: Workload) -> Iterator[str]:
+    access = workload.access
+    if access.is_confined:
+        yield "NoNewPrivileges=true"
+    if access.privileged:
+        yield "PodmanArgs=--privileged"
+    else:
+        yield "DropCapability=all"
+        for capability in workload.capabilities:
+            yield f"AddCapability=CAP_{capability}"
+    for namespace in access.namespaces:
+        option = "cgroupns" if namespace == "cgroup" else namespace
+        yield f"PodmanArgs=--{option}=host"
+    for name, limit in access.limits.items():
+        yield f"Ulimit={name}={limit}"
+    for option in access.security_options:
+        yield f"PodmanArgs=--security-opt={escaped(option)}"
 
 
 def _network(container: PerHostContainer) -> Iterator[str]:

@@ -104,6 +104,26 @@ MISTAKES = {
     "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected an absolute path"),
     "an unknown volume": ("shared: keys", "share: keys", "22: services.web.volumes./keys.share: unknown key"),
     "a volume of nothing": ("{shared: keys}", "{}", "22: services.web.volumes./keys: expected its size"),
+    "an unknown propagation": (
+        "{host: /usr/lib/modules}",
+        "{host: /usr/lib/modules, propagation: all}",
+        "23: services.web.volumes./lib/modules.propagation: expected shared, rshared, slave, rslave",
+    ),
+    "the propagation of what is no path of the host": (
+        "{shared: keys}",
+        "{shared: keys, propagation: shared}",
+        "22: services.web.volumes./keys.propagation: is only allowed for a path of the host",
+    ),
+    "a namespace of another container": (
+        "network: host",
+        "pid: web",
+        "17: services.web.pid: expected 'host'",
+    ),
+    "a limit": (
+        "network: host",
+        "limits: {nofile: many}",
+        "17: services.web.limits.nofile: expected a number",
+    ),
     "a secret's name": ("site-passwords", "Site_Passwords", "26: services.web.variables: expected a name of"),
     "the agent's ZooKeeper": ("zk-2:2181", " zk-2", "2: zookeeper: expected h1:2181,h2:2181[/chroot]"),
     "an unknown key": ("  image:", "  imgae:", "6: defaults.imgae: unknown key; nearest is 'image'"),
@@ -118,3 +138,23 @@ def test_each_mistake_is_named_with_its_line(name: str, tmp_path: Path) -> None:
     right, wrong, expected = MISTAKES[name]
     (found,) = look(tmp_path, LAUNCH.replace(right, wrong, 1))[1]
     assert found.startswith(f"launch.yml:{expected}"), found
+
+
+def test_a_container_may_use_what_is_the_hosts(tmp_path: Path) -> None:
+    more = """network: host
+    new_privileges: true
+    privileged: yes
+    pid: host
+    ipc: host
+    cgroup: host
+    limits: {nofile: 1024, memlock: "-1:-1", nproc: 1:2}
+    security_options: [label=disable]"""
+    volumes = "{host: /usr/lib/modules, read_only: true, propagation: rslave}"
+    launch = LAUNCH.replace("network: host", more).replace("{host: /usr/lib/modules}", volumes)
+    deployment, wrong = look(tmp_path, launch)
+    web = deployment.launch.of("web")
+    assert wrong == []
+    assert (web.new_privileges, web.privileged, web.pid, web.ipc, web.cgroup) == (True, True, *["host"] * 3)
+    assert web.limits == {"nofile": "1024:1024", "memlock": "-1:-1", "nproc": "1:2"}
+    assert web.security_options == ["label=disable"]
+    assert Volume("/lib/modules", "host", "/usr/lib/modules", 0, True, "rslave") in (web.volumes or ())

@@ -1,0 +1,155 @@
+"""`kolla_mesos_ctl import kolla-ansible`: make a directory from kolla-ansible's playbooks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.operator.deployment.findings import counted
+from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.kolla_ansible import directory, environment, importing, rules
+from kolla_mesos_start.operator.kolla_ansible.importing import Outcome
+from kolla_mesos_start.operator.kolla_ansible.recording import Request
+
+SOURCE = "kolla-ansible"
+
+
+class CannotImport(BadDefinition):
+    """What was recorded does not make a deployment."""
+
+    subject = "import"
+
+
+class ChangedByOperator(BadDefinition):
+    """Files of an earlier import that the operator has changed."""
+
+    subject = "import"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", choices=[SOURCE], help=SOURCE)
+    parser.add_argument(
+        "share",
+        metavar="SHARE",
+        nargs="?",
+        type=Path,
+        help="an installed kolla-ansible (share/kolla-ansible) or a checkout; by default that of --ansible",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="PATH",
+        type=Path,
+        default=Path("/etc/kolla"),
+        help="the directory with globals.yml and passwords.yml; default: %(default)s",
+    )
+    parser.add_argument(
+        "--inventory", metavar="FILE", type=Path, required=True, help="the inventory of ansible"
+    )
+    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="the directory to write")
+    parser.add_argument(
+        "--facts",
+        metavar="PATH",
+        type=Path,
+        help="facts of the hosts: the directory of Ansible's cache, or a YAML file",
+    )
+    parser.add_argument(
+        "--ansible",
+        metavar="VENV",
+        type=Path,
+        help="the virtual environment with ansible-core; by default the tool's own",
+    )
+    parser.add_argument(
+        "--overrides", metavar="FILE", type=Path, help="your own rules, which precede those of rules.yml"
+    )
+    parser.add_argument(
+        "--tags", metavar="TAGS", help="only these tags of kolla-ansible, as in: keystone,mariadb"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace files of an earlier import that you have changed"
+    )
+
+
+def run(invocation: Invocation) -> int:
+    """Record, lift, derive the graph, and write the directory."""
+    options = invocation.options
+    found = environment.find(options.share, options.ansible)
+    table = rules.read(options.overrides)
+    request = Request(found, options.config.absolute(), options.inventory, "deploy", options.tags)
+    site = importing.look(request, options.facts)
+    recorded = importing.record(request, site, lambda play: _show(invocation, play))
+    zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
+    outcome = importing.make(recorded, site, table, found.release, zookeeper)
+    _refuse(outcome)
+    changed = directory.changed(options.output, outcome.emitted)
+    if changed and not options.overwrite:
+        raise ChangedByOperator(
+            [
+                f"{options.output / path}: you have changed it: keep it elsewhere, or give --overwrite"
+                for path in changed
+            ]
+        )
+    for path in directory.write(options.output, outcome.emitted):
+        print(f"removed {options.output / path}")
+    _summarize(outcome, options.output)
+    return 0
+
+
+def _show(invocation: Invocation, play: str) -> None:
+    """Progress goes to standard error."""
+    invocation.err.print(f"recording: {play}", markup=False)
+
+
+def _refuse(outcome: Outcome) -> None:
+    issues = [f"a cycle: {' -> '.join(cycle)}" for cycle in outcome.cycles]
+    issues += (
+        f"{each.name} needs {each.on} ({each.reason}), which starts later" for each in outcome.against_order
+    )
+    if issues:
+        raise CannotImport([f"{each}: add a rule to a file for --overrides" for each in issues])
+
+
+def _summarize(outcome: Outcome, output: Path) -> None:
+    daemons, steps = outcome.containers.daemons, outcome.containers.steps
+    print(
+        f"imported {counted(len(daemons), 'daemon')} and {counted(len(steps), 'one-time step')} into {output}"
+    )
+    refused, left = len(dict.fromkeys(outcome.emitted.refused)), len(outcome.emitted.left)
+    if refused or left:
+        print(
+            f"{output / 'report.txt'} lists what is left to you ({left}) and what could not be expressed"
+            f" ({refused})",
+            file=sys.stderr,
+        )
+
+
+SUBCOMMAND = Subcommand(
+    description="""\
+Make a deployment's directory from kolla-ansible's own playbooks and your configuration of it.
+
+kolla-ansible's site.yml runs in a copy, in which every module is recorded instead of executed: no host is
+contacted, and nothing is changed. It runs twice, with invented passwords and addresses, so that each place of
+a password or an address is known; your own passwords are never read into DIR. Publish with
+
+  kolla_mesos_ctl publish DIR --secrets /etc/kolla/passwords.yml
+
+ansible-core, kolla-ansible and the collections must be installed in one virtual environment:
+
+  python3 -m venv ~/kolla
+  ~/kolla/bin/pip install 'kolla-ansible==22.*' ansible-core ansible
+
+--facts names what ansible knows about the hosts: its cache (`kolla-ansible gather-facts` with jsonfile), or a
+file with a line for each host:
+
+  hosts:
+    ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
+
+After the import DIR is yours. A later import refuses to replace files that you have changed.
+""",
+    example="""\
+kolla_mesos_ctl import kolla-ansible --ansible ~/kolla --inventory multinode \\
+      --facts facts.yml --output site""",
+    add_arguments=_add_arguments,
+    run=run,
+)

@@ -1,0 +1,473 @@
+"""Writes a directory for `kolla_mesos_ctl` from lifted containers and their graph.
+
+    variables.yml, secrets.yml   addresses; the names of the secrets that files and steps use
+    services/<role>/<name>/      a definition for each daemon and each step, its files, values of single hosts
+    launch.yml                   images, volumes, and the hosts of each service
+    report.txt                   what is left to the operator, and what the import could not express
+    imported.json                each file's host and path, and each step's task; not published
+
+In a container the agent writes Kolla's own config.json and its files, and then runs `kolla_start`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.operator.deployment.container_settings import PROPAGATIONS
+from kolla_mesos_start.operator.kolla_ansible import hosts as merging
+from kolla_mesos_start.operator.kolla_ansible import lift
+from kolla_mesos_start.operator.kolla_ansible.containers import (
+    CONFIG_FILES,
+    ConfigFile,
+    Containers,
+    Daemon,
+    Kind,
+    Step,
+    config_directory_of,
+    exec_parts,
+)
+from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph
+from kolla_mesos_start.operator.kolla_ansible.hosts import OwnNames
+from kolla_mesos_start.operator.kolla_ansible.rules import Rules
+
+PREFIX = "openstack"
+TOOLBOX = "kolla_toolbox"
+PLAYBOOK = "steps.yml"
+# What docker gives by default, and Kolla's own start script needs: it runs sudo.
+CAPABILITIES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
+    *("NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+# Settings of kolla_container for namespaces, and the keys of launch.yml.
+NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names and values that belong to the deployment: variables of addresses, names of secrets, own names."""
+
+    addresses: Mapping[str, str]
+    secrets: frozenset[str]
+    own: Mapping[str, OwnNames]
+    own_values: Mapping[str, Mapping[str, str]]
+
+
+@dataclass
+class Emitted:
+    """The files of the directory by path, links by path, and lines of the report."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    origins: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What is emitted."""
+
+    containers: Containers
+    graph: Graph
+    names: Names
+    rules: Rules
+    release: str
+    zookeeper: str | None = None
+    refused: Sequence[str] = ()
+    real: Mapping[str, str] = field(default_factory=dict)  # addresses, by their stand-ins
+
+
+def emit(imported: Imported) -> Emitted:
+    """All files of the directory."""
+    return _Emission(imported).all()
+
+
+class _Emission:
+    def __init__(self, imported: Imported) -> None:
+        self.containers, self.graph, self.names = imported.containers, imported.graph, imported.names
+        self.rules, self.release, self.zookeeper = imported.rules, imported.release, imported.zookeeper
+        self.real = imported.real
+        self.made = Emitted(refused=list(imported.refused))
+        self.used: set[str] = set()
+        self.services: dict[str, Any] = {}
+        self.roles: dict[tuple[str, ...], str] = {}
+        daemons = {
+            each.name: f"{PREFIX}/{each.role}/{each.name}" for each in self.containers.daemons.values()
+        }
+        steps = {each.name: f"{PREFIX}/{each.role}/{each.name}" for each in self.containers.steps}
+        self.paths = {**steps, **daemons}
+        self.steps = {each.name for each in self.containers.steps}
+        images = [
+            str(each.first.get("image", "")).rpartition(":")[2] for each in self.containers.daemons.values()
+        ]
+        self.tag = Counter(images).most_common(1)[0][0] if images else ""
+        self.contents: dict[tuple[str, bytes], str] = {}
+
+    def all(self) -> Emitted:
+        for daemon in self.containers.daemons.values():
+            self.daemon(daemon)
+        for step in self.containers.steps:
+            self.step(step)
+        self.launch()
+        self.variables()
+        self.report()
+        return self.made
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def daemon(self, daemon: Daemon) -> None:
+        path = self.paths[daemon.name]
+        writer = _Service(self, path, daemon.hosts)
+        settings = writer.settings(daemon.settings)
+        definition: dict[str, Any] = {"command": "kolla_start"}
+        dependencies = self.dependencies(daemon.name)
+        if dependencies:
+            definition["dependencies"] = dependencies
+        files = writer.config_files(
+            {host: self.files_of(daemon.settings[host], host) for host in daemon.hosts}
+        )
+        if files:
+            definition["files"] = files
+        environment = writer.templates(self.environment(settings))
+        if environment:
+            definition["env"] = environment
+        ready = self.ready(settings)
+        if ready:
+            definition["ready"] = writer.templates(ready)
+        writer.write({"service": {"instances": len(daemon.hosts), "daemon": definition}})
+        self.services[path] = self.container(daemon.name, settings, daemon.hosts)
+
+    def step(self, step: Step) -> None:
+        path = self.paths[step.name]
+        writer = _Service(self, path, [step.host])
+        command: dict[str, Any] = {"run_once": True, "generation": self.tag}
+        task = step.tasks[0]
+        if step.kind is Kind.TOOLBOX:
+            toolbox = self.containers.daemons.get(TOOLBOX)
+            settings = toolbox.settings.get(step.host, toolbox.first) if toolbox else {}
+            writer.add(PLAYBOOK, self.playbook(step).encode())
+            run = f"ansible-playbook -i localhost, -c local /tmp/{PLAYBOOK}"
+            command["command"] = ["bash", "-c", f"sudo -E kolla_set_configs && {run}"]
+            command["env"] = writer.templates(self.environment(settings))
+            # Such as clouds.yaml, which modules of OpenStack read.
+            of_toolbox = writer.config_files({step.host: self.files_of(settings, step.host)})
+            command["files"] = {**of_toolbox, PLAYBOOK: {"dest": f"/tmp/{PLAYBOOK}"}}
+        elif step.kind is Kind.EXEC:
+            settings = (
+                self.containers.daemons[step.image_of].settings.get(step.host)
+                or self.containers.daemons[step.image_of].first
+            )
+            _, inner, environment = exec_parts(str(task.args.get("_raw_params") or task.args.get("cmd")))
+            command["command"] = [
+                "bash",
+                "-c",
+                lift.template(f"sudo -E kolla_set_configs && {self.rules.command(inner)}"),
+            ]
+            command["env"] = writer.templates({**self.environment(settings), **environment})
+            command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
+        else:
+            settings = task.args
+            own = settings.get("command")
+            command["command"] = lift.template(str(own).strip()) if own else "kolla_start"
+            command["env"] = writer.templates(self.environment(settings))
+            command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
+        self.note(settings)
+        dependencies = self.dependencies(step.name)
+        if dependencies:
+            command["dependencies"] = dependencies
+        writer.write(
+            {"commands": {"run": {key: value for key, value in command.items() if value not in ({}, [])}}}
+        )
+        self.services[path] = self.container(step.name, settings, [step.host])
+        self.made.origins[path] = [
+            {"host": each.host, "task": each.name, "place": each.place} for each in step.tasks
+        ]
+
+    def playbook(self, step: Step) -> str:
+        """The recorded modules, as ansible in kolla_toolbox runs them."""
+        tasks = []
+        for task in step.tasks:
+            args = task.args.get("module_args") or {}
+            self.note(args)
+            tasks.append({"name": task.name, "no_log": True, str(task.args["module_name"]): args})
+        play = [{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]
+        return formats.dumped([play])
+
+    def files_of(self, settings: Mapping[str, Any], host: str) -> Mapping[str, ConfigFile]:
+        directory = config_directory_of([str(each) for each in settings.get("volumes") or ()])
+        found = self.containers.files.get(host, {}).get((directory or "").rpartition("/")[2], ())
+        return {each.path: each for each in found}
+
+    def everywhere(self, file: ConfigFile) -> Mapping[str, ConfigFile]:
+        """A file on all hosts that have it: all containers with its directory share one template."""
+        directory = str(file.task.dest)[: -len(file.path) - 1].rpartition("/")[2]
+        found = {}
+        for host, by_directory in self.containers.files.items():
+            for each in by_directory.get(directory, ()):
+                if each.path == file.path:
+                    found[host] = each
+        return found
+
+    def environment(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        common = (settings.get("common_options") or {}).get("environment") or {}
+        return {**common, **(settings.get("environment") or {})}
+
+    def ready(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        check = settings.get("healthcheck") or {}
+        test = check.get("test") or "NONE"
+        kind, *words = [test] if isinstance(test, str) else test
+        if kind in ("NONE", ""):
+            return {}
+        command = words[0] if kind == "CMD-SHELL" else words
+        return {
+            "command": command,
+            "timeout": int(check.get("timeout", 30)),
+            "fall": int(check.get("retries", 3)),
+        }
+
+    def dependencies(self, name: str) -> list[Any]:
+        found: list[Any] = []
+        for edge in self.graph.edges.get(name, ()):
+            if edge.is_hard and edge.on in self.paths:
+                found.append(self.dependency(edge))
+        return found
+
+    def dependency(self, edge: Edge) -> Any:
+        role = self.paths[edge.on].rpartition("/")[2]
+        if edge.on in self.steps:
+            return f"{role}/run"
+        if edge.is_all:
+            return {"path": f"{role}/daemon", "count": len(self.containers.daemons[edge.on].hosts)}
+        return {"path": f"{role}/daemon", "scope": "local"} if edge.is_local else f"{role}/daemon"
+
+    def note(self, lifted: object) -> None:
+        """Remember the variables that are used."""
+        for expression in lift.expressions(lifted):
+            self.used.update(
+                re.findall(r"[A-Za-z_][A-Za-z0-9_]*", re.sub(r'"(?:\\.|[^"\\])*"', "", expression))
+            )
+
+    # -- launch.yml -------------------------------------------------------------------------------
+
+    def container(self, name: str, settings: Mapping[str, Any], hosts: Sequence[str]) -> Mapping[str, Any]:
+        image, _, tag = str(settings.get("image", "")).rpartition(":")
+        found: dict[str, Any] = {"placement": self.role(hosts)}
+        if len(hosts) > 1:
+            found["replicas"] = "each"
+        found["image"] = f"{image}:{{{{ tag }}}}" if tag == self.tag else f"{image}:{tag}"
+        volumes = dict(self.volumes(name, settings))
+        if volumes:
+            found["volumes"] = volumes
+        added = [str(each) for each in settings.get("cap_add") or ()]
+        if added:
+            found["capabilities"] = [*CAPABILITIES, *(each for each in added if each not in CAPABILITIES)]
+        found.update(self.access(name, settings))
+        return found
+
+    def role(self, hosts: Sequence[str]) -> str:
+        key = tuple(hosts)
+        return self.roles.setdefault(key, "hosts" if not self.roles else f"hosts-{len(self.roles) + 1}")
+
+    def access(self, name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """What the container may do beyond the usual."""
+        if str(settings.get("privileged")).lower() in ("true", "yes"):
+            yield "privileged", True
+        for key, own in NAMESPACES.items():
+            mode = settings.get(key)
+            if mode == "host":
+                yield own, mode
+            elif mode not in (None, "", "private"):
+                self.made.refused.append(f"{name}: {key} {mode}: launch.yml knows only host")
+        dimensions = dict(settings.get("dimensions") or {})
+        limits = dimensions.pop("ulimits", None) or {}
+        if limits:
+            yield "limits", {key: f"{each['soft']}:{each['hard']}" for key, each in limits.items()}
+        for key, value in dimensions.items():
+            self.made.refused.append(
+                f"{name}: {key} {value}: launch.yml has no such limit; `memory` and `cpu`?"
+            )
+        options = [str(each) for each in settings.get("security_opt") or ()]
+        if options:
+            yield "security_options", options
+
+    def volumes(self, name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for volume in settings.get("volumes") or ():
+            source, _, rest = str(volume).partition(":")
+            path, _, options = rest.partition(":")
+            path = path.rstrip("/")
+            if path == CONFIG_FILES:
+                yield path, "temporary"
+            elif source and path:
+                yield path, self.volume(name, source, options.split(","))
+        for path in settings.get("tmpfs") or ():
+            yield str(path).partition(":")[0].rstrip("/"), "temporary"
+
+    def volume(self, name: str, source: str, options: Sequence[str]) -> Mapping[str, Any]:
+        """A volume of docker for launch.yml."""
+        found: dict[str, Any] = {"host": source.rstrip("/") or "/"}
+        if not source.startswith("/"):
+            found = {"shared": source.replace("_", "-").lower()}
+        for option in options:
+            if option == "ro":
+                found["read_only"] = True
+            elif option in PROPAGATIONS and source.startswith("/"):
+                found["propagation"] = option
+            elif option not in ("", "rw", "z", "Z"):
+                self.made.refused.append(f"{name}: volume {source}: launch.yml has no option {option}")
+        return found
+
+    def launch(self) -> None:
+        content: dict[str, Any] = {"tag": self.tag}
+        content["hosts"] = {role: list(hosts) for hosts, role in self.roles.items()}
+        if self.zookeeper:
+            content["zookeeper"] = self.zookeeper
+        else:
+            self.made.left.append(
+                "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)"
+            )
+        content["defaults"] = {
+            "network": "host",
+            "new_privileges": True,
+            "capabilities": list(CAPABILITIES),
+        }
+        content["services"] = self.services
+        self.made.files["launch.yml"] = formats.dumped([content]).encode()
+
+    def variables(self) -> None:
+        values = {name: value for name, value in self.names.addresses.items() if name in self.used}
+        secrets = {name: "password" for name in sorted(self.names.secrets) if name in self.used}
+        self.made.files["variables.yml"] = formats.dumped([values]).encode()
+        self.made.files["secrets.yml"] = formats.dumped([secrets]).encode()
+
+    def report(self) -> None:
+        for task in self.containers.left:
+            what = task.dest or ", ".join(
+                f"{key} {value}" for key, value in task.args.items() if key in ("name", "value", "state")
+            )
+            self.made.left.append(f"{task.host}: {task.module}: {what} ({task.name})")
+        for unresolved in self.graph.unresolved:
+            address = self.real.get(unresolved.connection.address, unresolved.connection.address)
+            what = f"{address}:{unresolved.connection.port}"
+            self.made.refused.append(
+                f"{unresolved.name}: {unresolved.connection.place}: nothing listens at {what}"
+            )
+        soft = sum(not edge.is_hard for edges in self.graph.edges.values() for edge in edges)
+        lines = [f"Imported from kolla-ansible {self.release}: {len(self.services)} services.", ""]
+        lines += ["Left to you:", *(f"  {each}" for each in self.made.left), ""]
+        lines += ["Not expressed:", *(f"  {each}" for each in dict.fromkeys(self.made.refused)), ""]
+        lines += [f"Soft dependencies, for which nothing waits: {soft}"]
+        self.made.files["report.txt"] = ("\n".join(lines) + "\n").encode()
+        edges = [
+            {"name": edge.name, "on": edge.on, "reason": edge.reason, "hard": edge.is_hard}
+            for of_name in self.graph.edges.values()
+            for edge in of_name
+        ]
+        record = {"release": self.release, "services": self.made.origins, "edges": edges}
+        self.made.files["imported.json"] = json.dumps(record, indent=1).encode() + b"\n"
+
+
+class _Service:
+    """Writes one service: its definition, its files, and the values of its hosts."""
+
+    def __init__(self, emission: _Emission, path: str, hosts: Sequence[str]) -> None:
+        self.emission, self.path, self.hosts = emission, path, hosts
+        self.values: dict[str, dict[str, str]] = {host: {} for host in hosts}
+        self.own_used: set[str] = set()
+
+    def settings(self, by_host: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The settings of all hosts as those of one, with variables where they differ."""
+        texts = {host: json.dumps(each, sort_keys=True, ensure_ascii=False) for host, each in by_host.items()}
+        merged = merging.merge("setting", texts, self.emission.names.own)
+        if merged.is_branched:
+            self.emission.made.refused.append(
+                f"{self.path}: its settings differ between hosts: those of the first are used"
+            )
+            return next(iter(by_host.values()))
+        self.take(merged)
+        found: Mapping[str, Any] = json.loads(merged.text)
+        return found
+
+    def config_files(self, by_host: Mapping[str, Mapping[str, ConfigFile]]) -> Mapping[str, Any]:
+        """The `files` of a definition."""
+        paths = dict.fromkeys(path for files in by_host.values() for path in files)
+        found: dict[str, Any] = {}
+        for path in paths:
+            name = path.replace("/", ".").lstrip(".")
+            having = {host: files[path] for host, files in by_host.items() if path in files}
+            entry: dict[str, Any] = {"dest": f"{CONFIG_FILES}/{path}"}
+            if len(having) < len(by_host):
+                missing = ", ".join(host for host in by_host if host not in having)
+                self.emission.made.refused.append(
+                    f"{self.path}: {path} is not on {missing}, and is written there too"
+                )
+            if not self.file(name, having):
+                entry["template"] = False
+            found[name] = entry
+            origin = self.emission.made.origins.setdefault(self.path, [])
+            origin += (
+                {"host": host, "file": name, "path": str(each.task.dest), "place": each.task.place}
+                for host, each in having.items()
+            )
+        return found
+
+    def file(self, name: str, having: Mapping[str, ConfigFile]) -> bool:
+        """Write the content; false if it is no text, and so no template."""
+        first = next(iter(having.values()))
+        try:
+            everywhere = self.emission.everywhere(first)
+            texts = {host: each.content.decode() for host, each in everywhere.items()}
+        except UnicodeDecodeError:
+            self.add(name, first.content)
+            return False
+        merged = merging.merge(lift.variable(name), texts, self.emission.names.own)
+        self.take(merged)
+        self.add(name, lift.template(merged.text).encode())
+        return True
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a file; one that another service has already is a link to it."""
+        path = f"services/{self.path}/files/{name}"
+        if name == PLAYBOOK:
+            data = lift.template(data.decode()).encode()
+        before = self.emission.contents.setdefault((name, data), path)
+        if before != path:
+            self.emission.made.links[path] = before
+        else:
+            self.emission.made.files[path] = data
+
+    def take(self, merged: merging.Merged) -> None:
+        """Remember the variables of a text, and the values of each host."""
+        self.emission.note(merged.text)
+        for host in merged.values.keys() & self.values.keys():
+            self.values[host].update(merged.values[host])
+        self.own_used.update(re.findall(r"own_[a-z0-9_]+", " ".join(lift.expressions(merged.text))))
+
+    def templates(self, value: Any) -> Any:
+        """The same with templates in place of marks."""
+        if isinstance(value, str):
+            self.emission.note(value)
+            return lift.template(value)
+        if isinstance(value, Mapping):
+            return {key: self.templates(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.templates(each) for each in value]
+        return value
+
+    def write(self, definition: Mapping[str, Any]) -> None:
+        """Write the definition and the values of the hosts."""
+        self.emission.made.files[f"services/{self.path}/definition.yml"] = formats.dumped(
+            [definition]
+        ).encode()
+        for host in self.hosts:
+            own = self.emission.names.own_values[host]
+            self.values[host].update({name: value for name, value in own.items() if name in self.own_used})
+        if any(self.values.values()):
+            self.emission.made.files[f"services/{self.path}/variables.yml"] = formats.dumped(
+                [self.values]
+            ).encode()

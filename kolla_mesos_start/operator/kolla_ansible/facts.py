@@ -1,0 +1,167 @@
+"""What kolla-ansible knows about each host: from Ansible's cache, or from a file with a line for each host.
+
+    hosts:
+      ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
+
+`memory` is in MiB. Further addresses are `interfaces: {eth1: 198.51.100.11}`, and `distribution`, `release`
+and `version` name another system than Debian 12.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.operator.terminal.suggestions import nearest
+
+KEYS = ("address", "interface", "interfaces", "cpus", "memory", "distribution", "release", "version")
+PREFIX = "ansible_"
+# Ansible 2.19 and newer put it before the names of hosts, and the facts into one text.
+CACHE_PREFIX, PAYLOAD = "s1_", "__payload__"
+EXAMPLE = "hosts: {NAME: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}}"
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """The facts of a host, without `ansible_` before their names."""
+
+    host: str
+    values: Mapping[str, Any]
+
+    @property
+    def interfaces(self) -> Mapping[str, str]:
+        """The IPv4 address of each interface that has one."""
+        found = {}
+        for name in self.values.get("interfaces", ()):
+            address = (self.values.get(fact_name(name)) or {}).get("ipv4", {}).get("address")
+            if address:
+                found[name] = address
+        return found
+
+    @property
+    def hostname(self) -> str:
+        """The name that the system has, which may differ from the inventory's."""
+        return str(self.values.get("hostname", self.host))
+
+    def with_addresses(self, addresses: Mapping[str, str]) -> HostFacts:
+        """The same host with other addresses, by the real ones."""
+        return HostFacts(self.host, _replaced(self.values, addresses))
+
+
+def fact_name(interface: str) -> str:
+    """Ansible's name for the facts of an interface."""
+    return interface.replace("-", "_").replace(":", "_").replace(".", "_")
+
+
+def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
+    """The facts of these hosts. BadUsage names the hosts that have none."""
+    found = dict(_read(path)) if path else {}
+    missing = [host for host in hosts if host not in found]
+    if missing:
+        where = f"{path} has none for them" if path else "give --facts"
+        raise BadUsage(
+            f"facts of {', '.join(missing)} are missing: {where}: Ansible's cache (`kolla-ansible"
+            f" gather-facts` with fact_caching = jsonfile), or a file with: {EXAMPLE}"
+        )
+    return {host: found[host] for host in hosts}
+
+
+def _read(path: Path) -> Iterator[tuple[str, HostFacts]]:
+    if path.is_dir():
+        for file in sorted(path.iterdir()):
+            yield from _cached(file)
+    elif path.is_file():
+        yield from _listed(path)
+    else:
+        raise BadUsage(f"--facts {path}: there is no such file or directory")
+
+
+def _cached(file: Path) -> Iterator[tuple[str, HostFacts]]:
+    try:
+        content = json.loads(file.read_bytes())
+        content = json.loads(content[PAYLOAD]) if PAYLOAD in content else content
+    except (OSError, ValueError, TypeError) as error:
+        raise BadUsage(f"{file} is no file of Ansible's cache: {error}") from error
+    host = file.name[len(CACHE_PREFIX) :] if file.name.startswith(CACHE_PREFIX) else file.name
+    yield (
+        host,
+        HostFacts(
+            host, {name[len(PREFIX) :]: value for name, value in content.items() if name.startswith(PREFIX)}
+        ),
+    )
+
+
+def _listed(path: Path) -> Iterator[tuple[str, HostFacts]]:
+    try:
+        content = formats.document(formats.read(path))
+    except BadDefinition as error:
+        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
+    hosts = content.get("hosts") if isinstance(content, dict) else None
+    if not isinstance(hosts, dict):
+        raise BadUsage(f"{path}: expected {EXAMPLE}")
+    for host, given in hosts.items():
+        yield str(host), _made(path, str(host), given)
+
+
+def _made(path: Path, host: str, given: Any) -> HostFacts:
+    if not isinstance(given, dict):
+        raise BadUsage(f"{path}: {host}: expected {EXAMPLE}")
+    for key in given:
+        if key not in KEYS:
+            raise BadUsage(f"{path}: {host}: unknown key {key}{nearest(key, KEYS)}")
+    for key in ("address", "interface", "cpus", "memory"):
+        if key not in given:
+            raise BadUsage(f"{path}: {host}: {key} is missing")
+    interfaces = {str(given["interface"]): str(given["address"]), **(given.get("interfaces") or {})}
+    version = str(given.get("version", "12"))
+    values: dict[str, Any] = {
+        "architecture": "x86_64",
+        "default_ipv4": {"address": given["address"], "interface": given["interface"]},
+        "distribution": given.get("distribution", "Debian"),
+        "distribution_major_version": version.partition(".")[0],
+        "distribution_release": given.get("release", "bookworm"),
+        "distribution_version": version,
+        "fqdn": host,
+        "hostname": host.partition(".")[0],
+        "interfaces": ["lo", *interfaces],
+        "memtotal_mb": given["memory"],
+        "nodename": host,
+        "os_family": "RedHat" if given.get("distribution") in ("CentOS", "Rocky") else "Debian",
+        "processor_vcpus": given["cpus"],
+        "python": {"executable": "/usr/bin/python3"},
+        "service_mgr": "systemd",
+        "user_gid": 0,
+        "user_id": "root",
+        "user_uid": 0,
+    }
+    for name, address in interfaces.items():
+        values[fact_name(name)] = {"device": name, "active": True, "ipv4": _ipv4(path, host, str(address))}
+    return HostFacts(host, values)
+
+
+def _ipv4(path: Path, host: str, address: str) -> Mapping[str, str]:
+    try:
+        found = ipaddress.IPv4Interface(address if "/" in address else f"{address}/24")
+    except ValueError as error:
+        raise BadUsage(f"{path}: {host}: {error}") from error
+    network = found.network
+    return {
+        "address": str(found.ip),
+        "netmask": str(network.netmask),
+        "network": str(network.network_address),
+        "prefix": str(network.prefixlen),
+    }
+
+
+def _replaced(value: Any, addresses: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(each, addresses) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced(each, addresses) for each in value]
+    return addresses.get(value, value) if isinstance(value, str) else value

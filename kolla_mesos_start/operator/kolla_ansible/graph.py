@@ -1,0 +1,256 @@
+"""The dependencies of each daemon and step, with the reason for each.
+
+A hard edge is something without which the program can't start. A soft one is contacted later: it is listed,
+and nothing waits for it. Steps of one role keep their recorded order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kolla_mesos_start.operator.kolla_ansible import clients, listeners
+from kolla_mesos_start.operator.kolla_ansible.clients import Connection
+from kolla_mesos_start.operator.kolla_ansible.containers import (
+    ConfigFile,
+    Containers,
+    Daemon,
+    Kind,
+    Step,
+    config_directory_of,
+)
+from kolla_mesos_start.operator.kolla_ansible.rules import Rules
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host; `is_all`: on each."""
+
+    name: str
+    on: str
+    reason: str
+    is_hard: bool = True
+    is_local: bool = False
+    is_all: bool = False
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """An address at which nothing listens."""
+
+    name: str
+    connection: Connection
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The edges by the name that needs them, and the addresses that nobody answers."""
+
+    edges: Mapping[str, Sequence[Edge]]
+    unresolved: Sequence[Unresolved]
+    resolved: int
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where hosts are: their addresses, the names that resolve to them, and the virtual addresses."""
+
+    addresses: Mapping[str, Sequence[str]]
+    names: Mapping[str, str]  # of addresses, by host name
+    virtual: Sequence[str]
+
+
+def derive(containers: Containers, rules: Rules, places: Places) -> Graph:
+    """Derive the graph of a recording, whose addresses are stand-ins."""
+    return _Derivation(containers, rules, places).graph()
+
+
+class _Derivation:
+    def __init__(self, containers: Containers, rules: Rules, places: Places) -> None:
+        self.containers, self.rules, self.places = containers, rules, places
+        self.listeners = listeners.find(containers, rules, places.addresses, places.virtual)
+        every = [address for of_host in places.addresses.values() for address in of_host]
+        self.pattern = clients.pattern([*every, *places.virtual, *places.names])
+        self.unresolved: list[Unresolved] = []
+        self.resolved = 0
+
+    def graph(self) -> Graph:
+        found: dict[str, dict[str, Edge]] = {}
+        for edge in (*self.of_daemons(), *self.of_steps(), *self.by_rules()):
+            of_name = found.setdefault(edge.name, {})
+            if edge.name != edge.on:
+                of_name[edge.on] = _joined(of_name[edge.on], edge) if edge.on in of_name else edge
+        edges = {name: list(of_name.values()) for name, of_name in found.items()}
+        return Graph(edges, self.unresolved, self.resolved)
+
+    # -- daemons ----------------------------------------------------------------------------------
+
+    def of_daemons(self) -> Iterator[Edge]:
+        for daemon in self.containers.daemons.values():
+            if not self.rules.is_ignored(daemon.name):
+                for host in daemon.hosts:
+                    yield from self.of_daemon(daemon, host)
+            yield from self.after_steps(daemon)
+
+    def of_daemon(self, daemon: Daemon, host: str) -> Iterator[Edge]:
+        files = self.files(daemon.settings[host], host)
+        found = [each for file in files for each in clients.in_file(file, self.pattern)]
+        environment = daemon.settings[host].get("environment") or {}
+        found += clients.in_value(environment, "environment", self.pattern)
+        for each in found:
+            is_hard = bool(re.fullmatch(self.rules.hard, each.key))
+            yield from self.to_listeners(daemon.name, host, each, is_hard)
+
+    def after_steps(self, daemon: Daemon) -> Iterator[Edge]:
+        """Steps that create or migrate a database that the daemon uses, or fill a volume of its own."""
+        used = self.databases(daemon.first, daemon.hosts[0])
+        started = min(daemon.started.values(), default=0)
+        for step in self.containers.steps:
+            if step.kind is Kind.TOOLBOX:
+                common = sorted(used.keys() & set(clients.created_databases(step.tasks)))
+                why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
+            elif step.kind is Kind.BOOTSTRAP and step.number < started:
+                args = step.tasks[0].args
+                common = sorted(used.keys() & self.databases(args, step.host).keys())
+                shared = self.own_volumes(args) & self.own_volumes(daemon.first)
+                volumes = sorted(shared) if step.role == daemon.role else []
+                why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
+                why = why or (f"it shares the volume {volumes[0]}" if volumes else "")
+            else:
+                why = ""
+            if why:
+                yield Edge(daemon.name, step.name, why)
+
+    def databases(self, settings: Mapping[str, object], host: str) -> Mapping[str, str]:
+        """The databases that a container's files name, with the place."""
+        return {
+            name: f"{file.path}:{line}"
+            for file in self.files(settings, host)
+            for name, line in clients.databases(file)
+        }
+
+    def own_volumes(self, settings: Mapping[str, object]) -> set[str]:
+        """Its named volumes, without those that all containers have."""
+        volumes = settings.get("volumes") or ()
+        assert isinstance(volumes, (list, tuple))
+        names = {str(volume).partition(":")[0] for volume in volumes}
+        return {
+            name
+            for name in names
+            if name and "/" not in name and not re.fullmatch(self.rules.common_volumes, name)
+        }
+
+    def files(self, settings: Mapping[str, object], host: str) -> Sequence[ConfigFile]:
+        """The config files of a container with these settings."""
+        volumes = settings.get("volumes") or ()
+        assert isinstance(volumes, (list, tuple))
+        directory = config_directory_of([str(each) for each in volumes]) or ""
+        return self.containers.files.get(host, {}).get(directory.rpartition("/")[2], ())
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def of_steps(self) -> Iterator[Edge]:
+        last: dict[str, str] = {}
+        identity = next((step for step in self.containers.steps if self.is_identity(step)), None)
+        for step in self.containers.steps:
+            if step.role in last:
+                yield Edge(step.name, last[step.role], f"the recorded order of the role {step.role}")
+            last[step.role] = step.name
+            found = list(clients.of_step(step, self.pattern))
+            if step.kind is Kind.BOOTSTRAP:
+                found += self.required(step)
+                yield from self.databases_of(step)
+            if step.kind is Kind.EXEC:
+                yield Edge(step.name, step.image_of, "it ran in this container", is_local=True)
+            for each in found:
+                yield from self.to_listeners(step.name, step.host, each, True)
+            if identity and step.number > identity.number and clients.uses_identity(step):
+                why = "it talks to Keystone as an administrator"
+                yield Edge(step.name, identity.name, why)
+                yield Edge(step.name, identity.image_of, why)
+
+    def required(self, step: Step) -> Iterator[Connection]:
+        """What a container that runs once needs of what its files name."""
+        for file in self.files(step.tasks[0].args, step.host):
+            for each in clients.in_file(file, self.pattern):
+                if re.fullmatch(self.rules.hard, each.key):
+                    yield each
+
+    def databases_of(self, step: Step) -> Iterator[Edge]:
+        used = self.databases(step.tasks[0].args, step.host)
+        for other in self.containers.steps:
+            if other.kind is Kind.TOOLBOX and other.number < step.number:
+                for name in sorted(used.keys() & set(clients.created_databases(other.tasks)))[:1]:
+                    yield Edge(step.name, other.name, f"{used[name]} uses the database {name}")
+
+    def is_identity(self, step: Step) -> bool:
+        """Whether it creates the administrator of Keystone."""
+        return any(re.search(self.rules.identity, str(task.args)) for task in step.tasks)
+
+    # -- addresses --------------------------------------------------------------------------------
+
+    def to_listeners(self, name: str, host: str, connection: Connection, is_hard: bool) -> Iterator[Edge]:
+        address = self.places.names.get(connection.address, connection.address)
+        found = self.listeners.get((address, connection.port), ())
+        if not found:
+            self.unresolved.append(Unresolved(name, connection))
+            return
+        self.resolved += 1
+        if any(each.daemon == name for each in found):
+            return  # It is what listens there, or a member of the same cluster.
+        is_own = address in self.places.addresses.get(host, ())
+        for daemon in dict.fromkeys(each.daemon for each in found):
+            yield Edge(name, daemon, connection.place, is_hard, is_own)
+
+    def by_rules(self) -> Iterator[Edge]:
+        names = [*self.containers.daemons, *(step.name for step in self.containers.steps)]
+        for row in self.rules.needs:
+            if row["on"] in names:
+                for name in names:
+                    if re.fullmatch(row["name"], name):
+                        yield Edge(
+                            name,
+                            row["on"],
+                            str(row["reason"]),
+                            is_local=bool(row.get("local")),
+                            is_all=bool(row.get("all")),
+                        )
+
+
+def _joined(one: Edge, other: Edge) -> Edge:
+    """Two edges as one: hard if one is, and local only if it is so on each host."""
+    reason = other.reason if other.is_hard and not one.is_hard else one.reason
+    is_hard, is_all = one.is_hard or other.is_hard, one.is_all or other.is_all
+    return Edge(one.name, one.on, reason, is_hard, one.is_local and other.is_local and not is_all, is_all)
+
+
+def cycles(graph: Graph) -> Sequence[Sequence[str]]:
+    """The cycles of hard edges, one for each place where one closes."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for edge in graph.edges.get(name, ()):
+                if edge.is_hard:
+                    visit(edge.on, [*path, name])
+            done.add(name)
+
+    for name in graph.edges:
+        visit(name, [])
+    return found
+
+
+def against_order(graph: Graph, containers: Containers) -> Sequence[Edge]:
+    """Hard edges to something that kolla-ansible starts later."""
+    numbers = {step.name: step.number for step in containers.steps}
+    numbers.update({each.name: min(each.started.values(), default=0) for each in containers.daemons.values()})
+    return [
+        edge
+        for edges in graph.edges.values()
+        for edge in edges
+        if edge.is_hard and numbers.get(edge.on, 0) > numbers.get(edge.name, 0)
+    ]

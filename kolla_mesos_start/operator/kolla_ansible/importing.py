@@ -1,0 +1,176 @@
+"""All stages of an import, one after the other."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.operator.kolla_ansible import containers as sorting
+from kolla_mesos_start.operator.kolla_ansible import (
+    emit,
+    facts,
+    graph,
+    hosts,
+    lift,
+    playbooks,
+    recording,
+    stand_ins,
+)
+from kolla_mesos_start.operator.kolla_ansible.containers import Containers
+from kolla_mesos_start.operator.kolla_ansible.emit import Emitted, Imported, Names
+from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
+from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph, Places
+from kolla_mesos_start.operator.kolla_ansible.lift import Unlifted
+from kolla_mesos_start.operator.kolla_ansible.recording import Request, Task
+from kolla_mesos_start.operator.kolla_ansible.rules import Rules
+from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is known before the recording: the hosts' facts, the virtual addresses, the names of passwords."""
+
+    facts: Mapping[str, HostFacts]
+    virtual: Mapping[str, str]
+    passwords: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an import has made, and what is wrong with it."""
+
+    emitted: Emitted
+    containers: Containers
+    graph: Graph
+    unlifted: Sequence[Unlifted]
+    against_order: Sequence[Edge]
+    cycles: Sequence[Sequence[str]]
+
+
+def record(
+    request: Request, site: Site, progress: Callable[[str], None]
+) -> tuple[Sequence[Task], Sequence[Task]]:
+    """Record twice, side by side, with different stand-ins."""
+    with tempfile.TemporaryDirectory(prefix="kolla-import-") as name:
+        directories = [Path(name) / str(run) for run in range(2)]
+
+        def one(run: int) -> Sequence[Task]:
+            directories[run].mkdir()
+            copied = playbooks.copy(request.environment.playbooks, directories[run])
+            say = progress if run == 0 else _silent
+            return recording.run(request, copied, directories[run], stand_ins_of(run, site), say)
+
+        with ThreadPoolExecutor() as pool:
+            first, second = pool.map(one, range(2))
+    return first, second
+
+
+def look(request: Request, facts_path: Path | None) -> Site:
+    """Read the configuration and the facts. Raises BadUsage."""
+    config = request.config
+    with tempfile.TemporaryDirectory(prefix="kolla-import-") as name:
+        groups = recording.inventory(request.environment, request.inventory, Path(name))
+    try:
+        settings = [
+            formats.values(path) for path in (config / "globals.yml", *recording.globals_files(config))
+        ]
+    except BadDefinition as error:
+        raise BadUsage(f"{config}: {'; '.join(error.issues)}") from error
+    merged = {name: value for each in settings for name, value in each.items()}
+    return Site(
+        facts.read(facts_path, groups["all"]),
+        stand_ins.virtual_addresses(merged),
+        stand_ins.passwords_of(config / "passwords.yml"),
+    )
+
+
+def stand_ins_of(run: int, site: Site) -> StandIns:
+    """The stand-ins of one of the two recordings."""
+    return stand_ins.make(run, site.passwords, site.facts, site.virtual)
+
+
+def make(
+    recorded: tuple[Sequence[Task], Sequence[Task]],
+    site: Site,
+    table: Rules,
+    release: str,
+    zookeeper: str | None,
+) -> Outcome:
+    """The directory that two recordings become. Pure."""
+    first, second = recorded
+    names = address_names(site)
+    used = (stand_ins_of(0, site), stand_ins_of(1, site))
+    lifted, unlifted = lift.lift(first, second, (lift.Lifter(used[0], names), lift.Lifter(used[1], names)))
+    dropped = [str(row["match"]) for row in table.dropped]
+    raw = sorting.sort(first, recording.CONFIG_DIRECTORY, dropped)
+    found = sorting.sort(lifted, recording.CONFIG_DIRECTORY, dropped)
+    derived = graph.derive(raw, table, places_of(site, used[0]))
+    values = {name: real for real, name in names.items()}
+    own, own_values = own_names(site, names)
+    secrets = frozenset(used[0].secrets)
+    refused: list[str] = []
+    for daemon in found.daemons.values():
+        instead = table.cluster(daemon.name) if len(daemon.hosts) > 1 else None
+        if instead:
+            refused.append(f"{daemon.name} on {len(daemon.hosts)} hosts: not supported yet: {instead}")
+    for step in found.steps:
+        for row in table.inside:
+            if any(re.search(row["match"], str(task.args)) for task in step.tasks):
+                refused.append(f"{step.name}: {row['match']}: not supported yet: {row['instead']}")
+    for each in unlifted:
+        where = f"{each.what}:{each.line}" if each.line else each.what
+        refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
+    known = Names(values, secrets, own, own_values)
+    real = {stand_in: address for address, stand_in in used[0].addresses.items()}
+    emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused, real))
+    against = graph.against_order(derived, found)
+    return Outcome(emitted, found, derived, unlifted, against, graph.cycles(derived))
+
+
+def address_names(site: Site) -> Mapping[str, str]:
+    """The variable of each real address. A virtual address that is a host's own is the host's."""
+    names = {address: name for name, address in site.virtual.items()}
+    for host, each in site.facts.items():
+        for number, (interface, address) in enumerate(each.interfaces.items()):
+            names[address] = lift.variable("address", host, *([interface] if number else []))
+    return names
+
+
+def own_names(
+    site: Site, names: Mapping[str, str]
+) -> tuple[Mapping[str, hosts.OwnNames], Mapping[str, Mapping[str, str]]]:
+    """What each host calls itself, and the values of these variables."""
+    own, values = {}, {}
+    for host, each in site.facts.items():
+        variables = {
+            lift.variable(hosts.OWN_ADDRESS, *([interface] if number else [])): address
+            for number, (interface, address) in enumerate(each.interfaces.items())
+        }
+        own[host] = hosts.OwnNames(
+            {variable: names[address] for variable, address in variables.items()}, each.hostname
+        )
+        values[host] = {**variables, hosts.OWN_HOSTNAME: each.hostname, hosts.OWN_HOST: host}
+    return own, values
+
+
+def places_of(site: Site, used: StandIns) -> Places:
+    """Where the hosts are in a recording."""
+    addresses = {host: list(each.interfaces.values()) for host, each in used.facts.items()}
+    names = {
+        name: addresses[host][0]
+        for host, each in used.facts.items()
+        if addresses[host]
+        for name in (host, each.hostname)
+    }
+    return Places(addresses, names, list(dict.fromkeys(used.overrides.values())))
+
+
+def _silent(text: str) -> None:
+    """The second recording runs beside the first."""

@@ -1,0 +1,210 @@
+"""Puts variables where two recordings with different stand-ins have different values.
+
+What lives here: texts. A lifted text has each stand-in replaced by a mark, which holds the expression of a
+template; `template` makes the template. A difference that is no stand-in, nor one in a known encoding, is
+reported: its value would be that of a stand-in.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kolla_mesos_start.operator.kolla_ansible.recording import Task
+from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+
+BEGIN, END = "\ue000", "\ue001"  # for private use: no configuration has them
+MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
+STATEMENT = "%"  # begins a mark that is a statement of a template, and no expression
+BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
+# A brace at the end would join those of the next tag.
+TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{\Z|\r")
+# Names without meaning outside of kolla-ansible's own run.
+NAME = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True)
+class Unlifted:
+    """A text that differs between the recordings, although no stand-in is in it."""
+
+    host: str
+    what: str
+    line: int
+
+
+def variable(*parts: str) -> str:
+    """A name that a template can use."""
+    return NAME.sub("_", "_".join(parts))
+
+
+class Lifter:
+    """Replaces the stand-ins of one recording by marks."""
+
+    def __init__(self, stand_ins: StandIns, names: Mapping[str, str]) -> None:
+        """`names` are the variables of real addresses."""
+        addresses = {stand_ins.addresses[real]: name for real, name in names.items()}
+        secrets = {value: name for name, value in stand_ins.secrets.items()}
+        tuples = {value.replace(".", ","): f'{name} | replace(".", ",")' for value, name in addresses.items()}
+        self._names = {**secrets, **addresses, **tuples}
+        found = [*_alternatives(secrets, ""), *_alternatives([*addresses, *tuples], r"\d")]
+        self._pattern = re.compile("|".join(found) or r"(?!)")
+
+    def text(self, text: str) -> str:
+        """The text with marks."""
+        marked = self._pattern.sub(lambda found: _mark(self._names[found[0]]), text)
+        return BASE64.sub(self._encoded, marked)
+
+    def arguments(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a task with marks."""
+        marked: Mapping[str, Any] = _walk(args, self)
+        return marked
+
+    def _encoded(self, found: re.Match[str]) -> str:
+        """A mark if the text is the base64 of a text with stand-ins."""
+        try:
+            text = base64.b64decode(found[0], validate=True).decode()
+        except ValueError:
+            return found[0]
+        marked = self._pattern.sub(lambda inner: _mark(self._names[inner[0]]), text)
+        return _mark(f"({' ~ '.join(_operands(marked))}) | b64encode") if marked != text else found[0]
+
+
+def _alternatives(values: Iterable[str], beside: str) -> list[str]:
+    """Regular expressions of values, long ones first; none is part of a longer word of such characters."""
+    before, after = (rf"(?<![{beside}.])", rf"(?![{beside}])") if beside else ("", "")
+    return [before + re.escape(value) + after for value in sorted(values, key=len, reverse=True)]
+
+
+def _mark(expression: str) -> str:
+    return f"{BEGIN}{expression}{END}"
+
+
+def _operands(marked: str) -> Iterator[str]:
+    """The text as operands of a template's ~."""
+    for number, part in enumerate(MARK.split(marked)):
+        if number % 2:
+            yield part
+        elif part:
+            yield '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def expressions(lifted: object) -> Iterator[str]:
+    """The expressions of the marks in a value, and in what it contains."""
+    if isinstance(lifted, str):
+        yield from MARK.findall(lifted)
+    elif isinstance(lifted, Mapping):
+        for key, value in lifted.items():
+            yield from expressions(key)
+            yield from expressions(value)
+    elif isinstance(lifted, (list, tuple)):
+        for each in lifted:
+            yield from expressions(each)
+
+
+def template(lifted: str) -> str:
+    """The template that renders to the text once its variables have their values.
+
+    A text without marks is its own template only if nothing in it looks like one: see `is_template`.
+    """
+    if not is_template(lifted):
+        return lifted
+    parts = MARK.split(lifted)
+    made = (
+        _tag(part) if number % 2 else TEMPLATE_SYNTAX.sub(_quoted, part) for number, part in enumerate(parts)
+    )
+    # jinja2 removes one newline at the end.
+    return "".join(made) + ("\n" if lifted.endswith("\n") else "")
+
+
+def _tag(expression: str) -> str:
+    if expression.startswith(STATEMENT):
+        return f"{{% {expression[len(STATEMENT) :]} %}}"
+    return f"{{{{ {expression} }}}}"
+
+
+def is_template(lifted: str) -> bool:
+    """Whether an agent would render it."""
+    return BEGIN in lifted or bool(re.search(r"\{\{|\{%|\{#", lifted))
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return '{{ "\\r" }}' if found[0] == "\r" else f'{{{{ "{found[0]}" }}}}'
+
+
+def pairs(first: Sequence[Task], second: Sequence[Task]) -> Iterator[tuple[Task, Task | None]]:
+    """Each task of the first recording with the same task of the second one.
+
+    Hosts are recorded side by side, so their order within a task may differ.
+    """
+    others: dict[tuple[str, ...], list[Task]] = {}
+    for task in second:
+        others.setdefault(_key(task), []).append(task)
+    for task in first:
+        same = others.get(_key(task), [])
+        yield task, same.pop(0) if same else None
+
+
+def _key(task: Task) -> tuple[str, ...]:
+    return (task.place, task.module, task.host, task.target, task.dest or "")
+
+
+def lift(
+    first: Sequence[Task], second: Sequence[Task], lifters: tuple[Lifter, Lifter]
+) -> tuple[Sequence[Task], Sequence[Unlifted]]:
+    """The first recording with marks, and what differs although no stand-in is there."""
+    lifted: list[Task] = []
+    unlifted: list[Unlifted] = []
+    for one, other in pairs(first, second):
+        made, differing = _lifted(one, other, lifters)
+        lifted.append(made)
+        unlifted += differing
+    return lifted, unlifted
+
+
+def _lifted(one: Task, other: Task | None, lifters: tuple[Lifter, Lifter]) -> tuple[Task, Sequence[Unlifted]]:
+    if other is None:
+        found = [Unlifted(one.host, f"the task {one.name!r}, which was recorded only once,", 0)]
+        other = one
+    else:
+        found = []
+    args = lifters[0].arguments(one.args)
+    if other is not one and args != lifters[1].arguments(other.args):
+        found.append(Unlifted(one.host, f"arguments of {one.name!r}", 0))
+    content = one.content
+    if one.content is not None:
+        text, again = _decoded(one.content), _decoded(other.content)
+        if text is not None and again is not None:
+            marked = lifters[0].text(text)
+            content = marked.encode()
+            found += _differences(one, marked, lifters[1].text(again)) if other is not one else []
+        elif one.content != other.content:
+            found.append(Unlifted(one.host, one.dest or "", 0))
+    return replace(one, args=args, content=content), found
+
+
+def _decoded(content: bytes | None) -> str | None:
+    try:
+        return (content or b"").decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _differences(task: Task, one: str, other: str) -> list[Unlifted]:
+    if one == other:
+        return []
+    lines = enumerate(zip(one.split("\n"), other.split("\n")), start=1)
+    first = next((number for number, (left, right) in lines if left != right), 0)
+    return [Unlifted(task.host, task.dest or "", first)]
+
+
+def _walk(value: Any, lifter: Lifter) -> Any:
+    if isinstance(value, str):
+        return lifter.text(value)
+    if isinstance(value, Mapping):
+        return {_walk(key, lifter): _walk(each, lifter) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_walk(each, lifter) for each in value]
+    return value

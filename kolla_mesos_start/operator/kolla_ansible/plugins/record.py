@@ -1,0 +1,196 @@
+"""The action of every module that would touch a host: writes what was asked for, and answers.
+
+Ansible runs this file, under the name of each module in turn (`playbooks`). It imports nothing from the
+package. Only files that the operator has on this machine are read, because kolla-ansible merges them.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import fnmatch
+import json
+import os
+import re
+import subprocess
+
+from ansible.plugins.action import ActionBase
+
+# A directory with answers.json. `trace` is written into it.
+DIRECTORY = os.environ.get("KOLLA_MESOS_RECORD", "")
+LOCAL = ("localhost", "127.0.0.1", "::1")
+# The computation gets no network, and can't write anywhere.
+ISOLATED = (
+    "unshare --user --map-root-user --net --mount sh -c "
+    """'mount --make-rprivate / && mount -o remount,bind,ro / && exec "$@"' sh"""
+)
+
+
+class ActionModule(ActionBase):
+    """Records one task on one host."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = True
+
+    def run(self, tmp=None, task_vars=None):
+        """Write a line, and return the answer."""
+        task_vars = task_vars or {}
+        # Not the name of the task: `template` and `merge_configs` end in our `copy`.
+        module = os.path.splitext(os.path.basename(__file__))[0]
+        args = dict(self._task.args)
+        delegate = self._task.delegate_to
+        if delegate in LOCAL:
+            local = getattr(self, f"_local_{module}", None)
+            if local is not None:
+                return local(args)
+        if module == "setup":
+            return self._facts(delegate or task_vars.get("inventory_hostname"))
+        contents = self._contents(args) if module == "copy" and not args.get("remote_src") else {}
+        args.pop("content", None)
+        entry = {
+            "host": delegate or task_vars.get("inventory_hostname"),
+            "target": task_vars.get("inventory_hostname"),
+            "role": self._task._role.get_name() if self._task._role else "",
+            "task": self._task.get_name(),
+            "place": self._task.get_path() or "",
+            "module": module,
+            "args": args,
+            "once": bool(self._task.run_once),
+        }
+        for dest, data in contents.items() or {None: None}.items():
+            file = {} if dest is None else {"dest": dest, "content": base64.b64encode(data).decode()}
+            self._write({**entry, **file})
+        return self._answer(module, entry["role"], args)
+
+    def _facts(self, host):
+        with open(os.path.join(DIRECTORY, "facts.json"), encoding="utf-8") as file:
+            facts = json.load(file).get(host)
+        if facts is None:
+            return {"failed": True, "msg": f"{host} has no facts: give them with --facts"}
+        return {
+            "changed": False,
+            "ansible_facts": {f"ansible_{name}": value for name, value in facts.items()},
+        }
+
+    def _write(self, entry):
+        line = json.dumps(entry, default=str) + "\n"
+        with open(os.path.join(DIRECTORY, "trace"), "ab") as trace:
+            fcntl.flock(trace, fcntl.LOCK_EX)
+            trace.write(line.encode())
+
+    def _answer(self, module, role, args):
+        with open(os.path.join(DIRECTORY, "answers.json"), encoding="utf-8") as file:
+            answers = json.load(file)
+        text = json.dumps(args, default=str, sort_keys=True)
+        for each in answers:
+            fits = each["module"] == module and each.get("role") in (None, role)
+            if fits and re.search(each.get("match", ""), text, re.DOTALL) and self._is_after(each):
+                answer = {**each["answer"], **self._for_each_host(each.get("for_each_host"))}
+                # Callers such as merge_configs read `invocation`.
+                return {"changed": True, "invocation": {"module_args": args}, **answer}
+        return {
+            "failed": True,
+            "msg": f"the module {module} has no answer for this task: the import can't follow it",
+        }
+
+    def _is_after(self, row):
+        """Whether an earlier task has what the row wants."""
+        if "after" not in row:
+            return True
+        with open(os.path.join(DIRECTORY, "trace"), encoding="utf-8") as trace:
+            return any(row["after"] in line for line in trace)
+
+    def _for_each_host(self, columns):
+        """Output in JSON with a row for each host, from its facts."""
+        if not columns:
+            return {}
+        with open(os.path.join(DIRECTORY, "facts.json"), encoding="utf-8") as file:
+            hosts = json.load(file).values()
+        return {
+            "stdout": json.dumps([{name: host[fact] for name, fact in columns.items()} for host in hosts])
+        }
+
+    def _contents(self, args):
+        """The bytes of each file that `copy` would write, by its path."""
+        dest = args["dest"]
+        if args.get("content") is not None:
+            content = args["content"]
+            text = content if isinstance(content, str) else json.dumps(content)
+            return {dest: text.encode()}
+        source = args["src"]
+        if not os.path.isabs(source) or not os.path.exists(source):
+            source = self._find_needle("files", source)
+        if os.path.isdir(source):
+            return dict(self._tree(source, dest))
+        path = os.path.join(dest, os.path.basename(source)) if dest.endswith("/") else dest
+        with open(source, "rb") as file:
+            return {path: file.read()}
+
+    def _tree(self, source, dest):
+        """As for rsync: a final / copies what is in the directory, and not the directory."""
+        top = dest if source.endswith("/") else os.path.join(dest, os.path.basename(source))
+        for directory, _, names in sorted(os.walk(source)):
+            for name in sorted(names):
+                path = os.path.join(directory, name)
+                with open(path, "rb") as file:
+                    yield os.path.join(top, os.path.relpath(path, source)), file.read()
+
+    # -- on this machine --------------------------------------------------------------------------
+
+    def _local_stat(self, args):
+        path = args["path"]
+        found = {"exists": os.path.exists(path), "path": path}
+        if found["exists"]:
+            found.update(isdir=os.path.isdir(path), isreg=os.path.isfile(path), islnk=os.path.islink(path))
+        return {"changed": False, "stat": found}
+
+    def _local_find(self, args):
+        paths, patterns = _listed(args.get("paths", args.get("path"))), _listed(args.get("patterns") or "*")
+        kind, recurse = args.get("file_type", "file"), _is_true(args.get("recurse"))
+        found = []
+        for path in paths:
+            for directory, directories, names in sorted(os.walk(path)):
+                if not recurse:
+                    del directories[:]
+                wanted = {"file": names, "directory": directories, "any": [*names, *directories]}.get(
+                    kind, names
+                )
+                for name in sorted(wanted):
+                    if any(_is_like(name, each, _is_true(args.get("use_regex"))) for each in patterns):
+                        whole = os.path.join(directory, name)
+                        size = os.path.getsize(whole)
+                        found.append({"path": whole, "isdir": os.path.isdir(whole), "size": size})
+        return {"changed": False, "files": found, "matched": len(found), "examined": len(found)}
+
+    def _local_command(self, args):
+        """A computation without side effects, if answers.yml lists it."""
+        text = args.get("_raw_params") or " ".join(args.get("argv") or ())
+        with open(os.path.join(DIRECTORY, "computations.json"), encoding="utf-8") as file:
+            allowed = any(re.search(each["match"], text) for each in json.load(file))
+        if not allowed:
+            return {"failed": True, "msg": "this command would run on this machine: the import runs none"}
+        done = subprocess.run(
+            f"{ISOLATED} {text}", shell=True, capture_output=True, text=True, check=False, timeout=60
+        )
+        failed = {"failed": True, "msg": done.stderr[-500:]} if done.returncode else {}
+        return {
+            "changed": True,
+            "rc": done.returncode,
+            "stdout": done.stdout.rstrip("\n"),
+            "stdout_lines": done.stdout.splitlines(),
+            "stderr": done.stderr,
+            **failed,
+        }
+
+
+def _listed(value):
+    return value.split(",") if isinstance(value, str) else list(value or ())
+
+
+def _is_true(value):
+    return str(value).lower() in ("true", "yes", "1", "on")
+
+
+def _is_like(name, pattern, is_regex):
+    return bool(re.match(pattern, name)) if is_regex else fnmatch.fnmatch(name, pattern)

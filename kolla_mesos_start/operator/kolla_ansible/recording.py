@@ -1,0 +1,243 @@
+"""Runs the copied playbooks once, and reads what the recorder wrote.
+
+Ansible is a process of its own, with its own directories and without the operator's ansible.cfg.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.operator.kolla_ansible.environment import PLAYBOOK, Environment
+from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+
+SETTINGS = """\
+[defaults]
+home = {home}
+local_tmp = {home}/tmp
+gathering = explicit
+stdout_callback = progress
+callback_plugins = {playbooks}/callback_plugins
+connection_plugins = {playbooks}/connection_plugins
+retry_files_enabled = False
+forks = {forks}
+localhost_warning = False
+"""
+# Where the recorded files are, whatever the operator's directory is: no container sees it.
+CONFIG_DIRECTORY = "/etc/kolla"
+Progress = Callable[[str], None]
+
+
+class CannotRecord(AgentError):
+    """kolla-ansible's playbooks failed, or did what the import does not record."""
+
+    status = 65
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to record: the operator's configuration, and the action and tags of kolla-ansible."""
+
+    environment: Environment
+    config: Path
+    inventory: Path
+    action: str
+    tags: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task on one host, in the recorded order. `dest` and `content` are those of a file that it writes.
+
+    `host` is where it would run, and `target` the host for which it does so. `place` is the file and the line
+    of the task, below the playbooks.
+    """
+
+    number: int
+    host: str
+    target: str
+    role: str
+    name: str
+    place: str
+    module: str
+    args: Mapping[str, Any]
+    once: bool
+    dest: str | None
+    content: bytes | None
+
+
+def run(
+    request: Request, playbooks: Path, directory: Path, stand_ins: StandIns, progress: Progress
+) -> Sequence[Task]:
+    """Record one run. `directory` has the recorder's tables, and gets its trace.
+
+    Raises CannotRecord with the module and the task that failed.
+    """
+    home = directory / "home"
+    (home / "tmp").mkdir(parents=True, exist_ok=True)
+    settings = SETTINGS.format(home=home, playbooks=playbooks, forks=min(len(stand_ins.facts), 5))
+    (directory / "ansible.cfg").write_text(settings, encoding="utf-8")
+    _write(directory / "passwords.json", stand_ins.passwords)
+    _write(directory / "facts.json", {host: each.values for host, each in stand_ins.facts.items()})
+    _write(directory / "overrides.json", {**stand_ins.overrides, **_forced(request)})
+    failures: list[Mapping[str, str]] = []
+    with (
+        (directory / "stderr").open("wb") as errors,
+        subprocess.Popen(
+            _command(request, playbooks, directory),
+            cwd=playbooks,
+            env=_environ(request, directory),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for said in _said(process.stdout):
+            if "failed" in said:
+                failures.append(said["failed"])
+            elif "play" in said:
+                progress(said["play"])
+    if failures:
+        raise CannotRecord("; ".join(map(shown, failures)))
+    if process.returncode:
+        last = (directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
+        raise CannotRecord(f"ansible-playbook ended with status {process.returncode}: {last[-1500:]}")
+    return list(read(directory / "trace"))
+
+
+def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[str, Sequence[str]]:
+    """The hosts of each group of an inventory, as ansible reads it; those of `all` first."""
+    home, settings = directory / "home", directory / "inventory.cfg"
+    settings.write_text(f"[defaults]\nhome = {home}\nlocal_tmp = {home}/tmp\n", encoding="utf-8")
+    done = subprocess.run(
+        (str(environment.program("ansible-inventory")), "-i", str(path), "--list"),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": os.defpath, "HOME": str(home), "ANSIBLE_CONFIG": str(settings), "LC_ALL": "C.UTF-8"},
+    )
+    if done.returncode:
+        raise BadUsage(f"the inventory {path} can't be read: {done.stderr.strip()[-1000:]}")
+    groups = json.loads(done.stdout)
+    members = {name: _members(groups, name) for name in groups if name != "_meta"}
+    return {"all": members.get("all", []), **members}
+
+
+def read(trace: Path) -> Iterator[Task]:
+    """The recorded tasks, in their order."""
+    if not trace.exists():
+        return
+    with trace.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            entry = json.loads(line)
+            content, args = entry.get("content"), entry["args"]
+            if content is not None and "src" in args:
+                args["src"] = os.path.basename(args["src"])  # Templates come from a temporary file.
+            yield Task(
+                number,
+                entry["host"],
+                entry["target"],
+                entry["role"],
+                entry["task"],
+                entry["place"].partition("/playbooks/")[2],
+                entry["module"],
+                args,
+                entry["once"],
+                entry.get("dest"),
+                None if content is None else base64.b64decode(content),
+            )
+
+
+def _members(groups: Mapping[str, Any], name: str) -> list[str]:
+    group = groups.get(name, {})
+    found = dict.fromkeys(group.get("hosts", ()))
+    for child in group.get("children", ()):
+        found.update(dict.fromkeys(_members(groups, child)))
+    return list(found)
+
+
+def _command(request: Request, playbooks: Path, directory: Path) -> Sequence[str]:
+    config = request.config
+    values = [
+        config / "globals.yml",
+        directory / "passwords.json",
+        *globals_files(config),
+        directory / "overrides.json",
+    ]
+    return (
+        str(request.environment.program("ansible-playbook")),
+        *("-i", str(request.inventory.absolute())),
+        *(part for file in values for part in ("-e", f"@{file}")),
+        *(("--tags", request.tags) if request.tags else ()),
+        str(playbooks / PLAYBOOK),
+    )
+
+
+def globals_files(config: Path) -> Sequence[Path]:
+    """The files of globals.d, in the order in which kolla-ansible reads them."""
+    folder = config / "globals.d"
+    return (
+        sorted(path for path in folder.iterdir() if path.suffix in (".yml", ".yaml", ".json"))
+        if folder.is_dir()
+        else []
+    )
+
+
+def _forced(request: Request) -> Mapping[str, object]:
+    return {
+        "kolla_action": request.action,
+        "CONFIG_DIR": str(request.config),
+        "node_config_directory": CONFIG_DIRECTORY,
+        "ansible_connection": "refuse",
+        "ansible_become": False,
+        "ansible_python_interpreter": "/usr/bin/python3",
+    }
+
+
+def _environ(request: Request, directory: Path) -> Mapping[str, str]:
+    """Nothing of the operator's own environment changes what is recorded."""
+    kept = {
+        name: os.environ[name]
+        for name in ("ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_VAULT_PASSWORD_FILE")
+        if name in os.environ
+    }
+    return {
+        **kept,
+        "PATH": f"{request.environment.prefix / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(directory / "home"),
+        "TMPDIR": str(directory / "home" / "tmp"),
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_CONFIG": str(directory / "ansible.cfg"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PBR_VERSION": request.environment.release or "22.0.0",
+        "KOLLA_MESOS_RECORD": str(directory),
+    }
+
+
+def _write(path: Path, content: object) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+def _said(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+    """What the callback says; other lines are ansible's own warnings."""
+    for line in lines:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def shown(failure: Mapping[str, str]) -> str:
+    """A failure in one line: the module, the task and its place, the host and the reason."""
+    place = failure["place"].partition("/playbooks/")[2] or failure["place"]
+    what = f"{failure['module']} of the task {failure['task']!r} ({place})"
+    return f"{what} on {failure['host']}: {failure['message']}"

@@ -1,0 +1,80 @@
+"""Rules by name: what the configuration does not say. See rules.yml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.operator.terminal.suggestions import nearest
+
+FILE = Path(__file__).with_name("rules.yml")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The tables of rules.yml; patterns are for whole names."""
+
+    dropped: Sequence[Mapping[str, Any]]
+    rewritten: Sequence[Mapping[str, Any]]
+    listeners: Sequence[Mapping[str, Any]]
+    hard: str
+    ignored: Sequence[Mapping[str, Any]]
+    needs: Sequence[Mapping[str, Any]]
+    inside: Sequence[Mapping[str, Any]]
+    clusters: Sequence[Mapping[str, Any]]
+    identity: str
+    common_volumes: str
+
+    def ports(self, daemon: str) -> Sequence[int]:
+        """The ports on which a daemon listens."""
+        return [
+            int(port)
+            for row in self.listeners
+            if re.fullmatch(row["daemon"], daemon)
+            for port in row["ports"]
+        ]
+
+    def command(self, text: str) -> str:
+        """The command without what only a recording has."""
+        for row in self.rewritten:
+            text = re.sub(row["match"], row["by"], text)
+        return text
+
+    def cluster(self, daemon: str) -> str | None:
+        """What to do about a daemon that is a cluster on several hosts."""
+        found = (str(row["instead"]) for row in self.clusters if re.fullmatch(row["daemon"], daemon))
+        return next(found, None)
+
+    def is_ignored(self, daemon: str) -> bool:
+        """Whether the addresses in a daemon's configuration are no dependencies."""
+        return any(re.fullmatch(row["daemon"], daemon) for row in self.ignored)
+
+
+def read(overrides: Path | None = None) -> Rules:
+    """The rules, and before them those of the operator's file. Raises BadUsage."""
+    own = _content(FILE)
+    theirs = _content(overrides) if overrides else {}
+    known = [each.name for each in fields(Rules)]
+    for key in theirs:
+        if key not in known:
+            raise BadUsage(f"--overrides {overrides}: unknown key {key}{nearest(key, known)}")
+    made: dict[str, Any] = {
+        key: [*theirs.get(key, ()), *own[key]] if isinstance(own[key], list) else theirs.get(key, own[key])
+        for key in known
+    }
+    return Rules(**made)
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        content = formats.document(formats.read(path))
+    except BadDefinition as error:
+        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
+    if not isinstance(content, dict):
+        raise BadUsage(f"{path}: expected a mapping with the keys of rules.yml")
+    return content

@@ -1,0 +1,115 @@
+"""A small import of kolla-ansible's own playbooks, compared with its genconfig."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.operator.deployment import formats, source
+from kolla_mesos_start.operator.kolla_ansible import environment, facts, importing, playbooks, recording
+from kolla_mesos_start.operator.kolla_ansible.recording import CannotRecord, Request
+from tests import CHECKOUT
+from tests.arrangement import say
+from tests.kolla_ansible import oracle, sites
+from tests.kolla_ansible.installed import environment as installed
+
+TAGS = "memcached"
+# A machine without programs except Python, without a network, on which only $1 can be changed.
+ISOLATED = """\
+set -e
+mount --make-rprivate /
+mount --bind "$1" "$1"
+mount -o remount,bind,ro /
+mount -t tmpfs none /dev/shm
+python=$(readlink -f "$2")
+mkdir "$1/programs"
+touch "$1/programs/${python##*/}"
+mount --bind "$python" "$1/programs/${python##*/}"
+mount --rbind "$1/programs" /usr/bin
+export TMPDIR="$1/tmp"
+shift 2
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def venv(pytestconfig: pytest.Config) -> Path:
+    return installed(lambda text: say(pytestconfig, text))
+
+
+@pytest.fixture(scope="module")
+def config(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An operator's configuration, made with kolla-ansible's own examples."""
+    return sites.make(venv, "all-in-one", tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="module")
+def imported(venv: Path, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an import that could neither run a program nor change anything else."""
+    writable = tmp_path_factory.mktemp("writable")
+    (writable / "tmp").mkdir()
+    command = (
+        *(sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_ctl"), "import", "kolla-ansible"),
+        *("--ansible", str(venv), "--config", str(config), "--inventory", str(config / "inventory")),
+        *("--facts", str(config / "facts.yml"), "--tags", TAGS, "--output", str(writable / "site")),
+    )
+    isolated = ("unshare", "--mount", "--net", "sh", "-c", ISOLATED, "sh", str(writable), sys.executable)
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(writable)}
+    done = subprocess.run((*isolated, *command), capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "recording: Apply role memcached" in done.stderr
+    return writable / "site"
+
+
+def test_each_file_is_that_of_genconfig(venv: Path, config: Path, imported: Path, tmp_path: Path) -> None:
+    known = facts.read(config / "facts.yml", ["ctl-1"])
+    written = oracle.genconfig(environment.find(None, venv), config, known, tmp_path, TAGS)
+    wanted = oracle.files(written)
+    assert ("ctl-1", "memcached/config.json") in wanted
+    assert oracle.rendered(imported, config / "passwords.yml") == wanted
+
+
+def test_no_password_is_in_the_directory(config: Path, imported: Path) -> None:
+    secrets = dict(source.flattened(formats.values(config / "passwords.yml")))
+    texts = [path.read_text() for path in imported.rglob("*") if path.is_file()]
+    assert not [
+        name for name, value in secrets.items() if value and any(str(value) in text for text in texts)
+    ]
+
+
+def test_the_directory_is_valid_with_the_operators_passwords(config: Path, imported: Path) -> None:
+    command = (sys.executable, CHECKOUT / "bin" / "kolla_mesos_ctl", "validate", imported)
+    done = subprocess.run((*command, "--secrets", config / "passwords.yml"), capture_output=True, text=True)
+    assert (done.returncode, " 0 errors" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    "task, why",
+    [
+        ("ansible.builtin.dnf: {name: x}", "ansible.builtin.dnf of the task 'Do it' (site.yml:"),
+        ("ansible.builtin.raw: touch {marker}", "ansible.builtin.raw of the task 'Do it' (site.yml:"),
+        (
+            "ansible.builtin.command: touch {marker}\n      delegate_to: localhost",
+            "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
+        ),
+    ],
+)
+def test_what_is_not_recorded_fails_by_name(
+    task: str, why: str, venv: Path, config: Path, tmp_path: Path
+) -> None:
+    source, directory = tmp_path / "source", tmp_path / "recording"
+    (source / "action_plugins").mkdir(parents=True)
+    directory.mkdir()
+    text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Do it\n      {task}\n"
+    (source / "site.yml").write_text(text.replace("{marker}", str(tmp_path / "marker")))
+    found = environment.Environment(venv, source, "22.2.0")
+    request = Request(found, config, config / "inventory", "deploy")
+    used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml"))
+    with pytest.raises(CannotRecord) as error:
+        recording.run(request, playbooks.copy(source, directory), directory, used, lambda play: None)
+    assert why in error.value.reason
+    assert not (tmp_path / "marker").exists()

@@ -1,0 +1,55 @@
+"""An operator's configuration of kolla-ansible, made from its own examples."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+GLOBALS = """\
+kolla_base_distro: debian
+kolla_internal_vip_address: 192.0.2.100
+network_interface: eth0
+neutron_external_interface: eth1
+"""
+CONTROL, COMPUTE = ("ctl-1", "ctl-2", "ctl-3"), ("cmp-1", "cmp-2")
+# The hosts of the groups at the top of an inventory; all others are made of these.
+DEPLOYMENTS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "all-in-one": dict.fromkeys(
+        ("control", "network", "compute", "storage", "monitoring", "deployment"), CONTROL[:1]
+    ),
+    "multinode": {
+        **dict.fromkeys(("control", "network", "storage"), CONTROL),
+        **dict.fromkeys(("monitoring", "deployment"), CONTROL[:1]),
+        "compute": COMPUTE,
+    },
+}
+
+
+def make(venv: Path, deployment: str, config: Path) -> Path:
+    """Write globals.yml, passwords.yml, the inventory and the facts into a directory."""
+    share = venv / "share" / "kolla-ansible"
+    groups = DEPLOYMENTS[deployment]
+    (config / "globals.yml").write_text(GLOBALS)
+    inventory = (share / "ansible" / "inventory" / "all-in-one").read_text()
+    (config / "inventory").write_text(_with_hosts(inventory, groups))
+    hosts = dict.fromkeys(host for each in groups.values() for host in each)
+    lines = (
+        f"  {host}: {{address: 192.0.2.{number}, interface: eth0, cpus: {number}, memory: {4096 * number}}}\n"
+        for number, host in enumerate(hosts, start=11)
+    )
+    (config / "facts.yml").write_text("hosts:\n" + "".join(lines))
+    shutil.copy(share / "etc_examples" / "kolla" / "passwords.yml", config)
+    (config / "passwords.yml").chmod(0o600)
+    subprocess.run((venv / "bin" / "kolla-genpwd", "-p", config / "passwords.yml"), check=True)
+    return config
+
+
+def _with_hosts(inventory: str, groups: Mapping[str, Sequence[str]]) -> str:
+    for group, hosts in groups.items():
+        inventory = re.sub(
+            rf"^\[{group}\]\nlocalhost .*$", "\n".join([f"[{group}]", *hosts]), inventory, flags=re.MULTILINE
+        )
+    return inventory

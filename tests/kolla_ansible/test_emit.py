@@ -1,0 +1,158 @@
+"""The directory that two recordings become."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kolla_mesos_start.operator.deployment import directory as deployments
+from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
+from kolla_mesos_start.operator.kolla_ansible.importing import Site
+from kolla_mesos_start.operator.kolla_ansible.recording import Task
+from kolla_mesos_start.operator.validation.rules import validate
+from tests.kolla_ansible import oracle
+from tests.kolla_ansible.examples import Recorder
+
+HOSTS = ("ctl-1", "ctl-2")
+FACTS = "hosts:\n" + "".join(
+    f"  {host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}\n"
+    for n, host in enumerate(HOSTS)
+)
+PASSWORDS = "keystone_database_password: s3cret\nunused_password: other\n"
+
+
+def recorded(run: int, site: Site) -> list[Task]:
+    """Keystone on two hosts, with stand-ins."""
+    used = importing.stand_ins_of(run, site)
+    password = used.secrets["keystone_database_password"]
+    addresses = {host: used.facts[host].interfaces["eth0"] for host in HOSTS}
+    tasks: list[Task] = []
+    for host in HOSTS:
+        recorder = Recorder(host)
+        recorder.daemon("kolla_toolbox")
+        recorder.daemon(
+            "mariadb", privileged=True, dimensions={"ulimits": {"nofile": {"soft": 1, "hard": 2}}}
+        )
+        if host == HOSTS[0]:
+            login = {"login_host": addresses[host], "login_password": "{{ not ours }}", "name": "keystone"}
+            recorder.toolbox("mysql_db", login)
+            recorder.toolbox("mysql_user", {**login, "password": password})
+        url = f"mysql+pymysql://keystone:{password}@{addresses[HOSTS[0]]}:3306/keystone"
+        recorder.file("keystone/keystone.conf", f"[database]\nconnection = {url}\n[a]\nhost = {host}\n")
+        recorder.file("keystone/other.conf", f"backend_url = redis://{addresses[host]}:6379\n")
+        recorder.file("keystone/conf.d/own.conf", f"bind = {addresses[host]}\n{{% literal %}}\n")
+        if host == HOSTS[0]:
+            recorder.bootstrap("bootstrap_keystone", "keystone")
+        recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
+        recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
+        start = len(tasks)
+        tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
+    return tasks
+
+
+def imported(place: Path) -> tuple[Path, importing.Outcome]:
+    """The directory, with what was found on the way."""
+    (place / "facts.yml").write_text(FACTS)
+    (place / "passwords.yml").write_text(PASSWORDS)
+    passwords = yaml.safe_load(PASSWORDS)
+    site = Site(facts.read(place / "facts.yml", HOSTS), {}, passwords)
+    outcome = importing.make(
+        (recorded(0, site), recorded(1, site)), site, rules.read(), "22.2.0", "zk-1:2181"
+    )
+    directory.write(place / "site", outcome.emitted)
+    return place / "site", outcome
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -> None:
+    site, _ = imported(tmp_path)
+    found = oracle.rendered(site, tmp_path / "passwords.yml")
+    url = "mysql+pymysql://keystone:s3cret@192.0.2.10:3306/keystone"
+    wanted = f"[database]\nconnection = {url}\n[a]\nhost = ctl-2\n"
+    assert found["ctl-2", "keystone/keystone.conf"] == wanted.encode()
+    assert found["ctl-1", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.10\n{% literal %}\n"
+    assert found["ctl-2", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.11\n{% literal %}\n"
+
+
+def test_the_directory_is_valid(tmp_path: Path) -> None:
+    site, outcome = imported(tmp_path)
+    deployment = deployments.read(site)
+    secrets = dict.fromkeys(deployment.secrets, b"s3cret")
+    deployment = deployment._replace(variables={**deployment.variables, **secrets})
+    assert [each.message for each in validate(deployment) if each.severity == "error"] == []
+    assert not (outcome.unlifted or outcome.cycles or outcome.against_order)
+
+
+def test_only_used_secrets_are_named_and_none_is_written(tmp_path: Path) -> None:
+    site, _ = imported(tmp_path)
+    assert load(site / "secrets.yml") == {"keystone_database_password": "password"}
+    assert not [path for path in site.rglob("*") if path.is_file() and "s3cret" in path.read_text()]
+
+
+def test_a_daemon_has_its_files_its_dependencies_and_its_check(tmp_path: Path) -> None:
+    definition = load(imported(tmp_path)[0] / "services/openstack/keystone/keystone/definition.yml")
+    daemon = definition["service"]["daemon"]
+    assert (definition["service"]["instances"], daemon["command"]) == (2, "kolla_start")
+    assert daemon["dependencies"] == ["mariadb/daemon", "keystone_toolbox/run", "bootstrap_keystone/run"]
+    assert daemon["files"]["conf.d.own.conf"] == {"dest": "/var/lib/kolla/config_files/conf.d/own.conf"}
+    assert daemon["ready"]["command"] == "healthcheck_curl http://{{ own_address }}:5000"
+
+
+def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_path: Path) -> None:
+    site, _ = imported(tmp_path)
+    step = site / "services/openstack/keystone/bootstrap_keystone"
+    command = load(step / "definition.yml")["commands"]["run"]
+    assert (command["run_once"], command["generation"], command["command"]) == (True, "2026.1", "kolla_start")
+    assert command["env"] == {"KOLLA_BOOTSTRAP": None}
+    shared = site / "services/openstack/keystone/keystone/files/keystone.conf"
+    assert (step / "files/keystone.conf").is_symlink() and shared.is_file()
+
+
+def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(tmp_path: Path) -> None:
+    step = imported(tmp_path)[0] / "services/openstack/keystone/keystone_toolbox"
+    text = (step / "files/steps.yml").read_text()
+    assert "{{ keystone_database_password }}" in text
+    assert '{{ "{{" }} not ours }}' in text
+    command = load(step / "definition.yml")["commands"]["run"]
+    assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
+
+
+def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
+    launch = load(imported(tmp_path)[0] / "launch.yml")
+    assert (launch["tag"], launch["zookeeper"]) == ("2026.1", "zk-1:2181")
+    mariadb = launch["services"]["openstack/keystone/mariadb"]
+    assert launch["hosts"][mariadb["placement"]] == list(HOSTS)
+    assert mariadb["image"] == "quay.io/kolla/mariadb:{{ tag }}"
+    assert (mariadb["replicas"], mariadb["privileged"], mariadb["limits"]) == (
+        "each",
+        True,
+        {"nofile": "1:2"},
+    )
+    assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
+    assert mariadb["volumes"]["/var/log/kolla"] == {"shared": "kolla-logs"}
+
+
+def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
+    report = (imported(tmp_path)[0] / "report.txt").read_text()
+    assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1" in report
+    assert "mariadb on 2 hosts: not supported yet" in report
+    assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
+
+
+def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path: Path) -> None:
+    record = json.loads((imported(tmp_path)[0] / "imported.json").read_bytes())
+    assert {
+        "name": "keystone",
+        "on": "mariadb",
+        "reason": "keystone.conf:2 connection",
+        "hard": True,
+    } in record["edges"]
+    (origin, *_) = record["services"]["openstack/keystone/keystone"]
+    assert (origin["host"], origin["path"]) == ("ctl-1", "/etc/kolla/keystone/keystone.conf")

@@ -1,0 +1,71 @@
+"""Facts from a file or from Ansible's cache, and the stand-ins for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.kolla_ansible import facts, stand_ins
+
+FILE = "hosts: {ctl-1: {address: 192.0.2.11, interface: br-ex, cpus: 4, memory: 8192}}\n"
+CACHED = {
+    "ansible_hostname": "ctl-1",
+    "ansible_interfaces": ["lo", "eth0"],
+    "ansible_eth0": {"ipv4": {"address": "192.0.2.11"}},
+}
+
+
+def test_a_file_has_a_line_for_each_host(tmp_path: Path) -> None:
+    (tmp_path / "facts.yml").write_text(FILE)
+    found = facts.read(tmp_path / "facts.yml", ["ctl-1"])["ctl-1"]
+    assert found.interfaces == {"br-ex": "192.0.2.11"}
+    assert found.values["br_ex"]["ipv4"]["netmask"] == "255.255.255.0"
+    assert (found.values["processor_vcpus"], found.values["memtotal_mb"]) == (4, 8192)
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [("ctl-1", CACHED), ("s1_ctl-1", {"__payload__": json.dumps(CACHED)})],
+    ids=["old", "new"],
+)
+def test_a_cache_has_a_file_for_each_host(name: str, content: object, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(content))
+    assert facts.read(tmp_path, ["ctl-1"])["ctl-1"].interfaces == {"eth0": "192.0.2.11"}
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        (FILE, "facts of ctl-2 are missing"),
+        ("hosts: {ctl-2: {adress: 1}}\n", "ctl-2: unknown key adress .did you mean 'address'"),
+        ("hosts: {ctl-2: {address: 192.0.2.12, interface: eth0, cpus: 4}}\n", "ctl-2: memory is missing"),
+        ("hosts: {ctl-2: {address: x, interface: eth0, cpus: 4, memory: 1}}\n", "ctl-2: Expected 4 octets"),
+        ("ctl-2: {}\n", "expected hosts:"),
+    ],
+)
+def test_a_mistake_is_named(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "facts.yml").write_text(text)
+    with pytest.raises(BadUsage, match=why):
+        facts.read(tmp_path / "facts.yml", ["ctl-2"])
+
+
+def test_no_stand_in_is_a_real_value_or_that_of_the_other_recording(tmp_path: Path) -> None:
+    (tmp_path / "facts.yml").write_text(FILE)
+    known = facts.read(tmp_path / "facts.yml", ["ctl-1"])
+    passwords = {
+        "a_password": "s3cret",
+        "a_uuid": "6f1b1a5e-3c0f-4f5d-9d5e-0d3b8c6f2a11",
+        "a_fernet_key": "B" * 43 + "=",
+        "a_key": {"private_key": "-----BEGIN PRIVATE KEY-----\n", "public_key": "ssh-rsa AAAA"},
+        "not_set": "",
+    }
+    virtual = {"kolla_internal_vip_address": "192.0.2.100"}
+    first, second = (stand_ins.make(run, passwords, known, virtual) for run in range(2))
+    real = stand_ins.flattened(passwords)
+    assert real.keys() == first.secrets.keys() == second.secrets.keys()
+    assert len({*real.values(), *first.secrets.values(), *second.secrets.values()}) == 3 * len(real)
+    assert first.facts["ctl-1"].interfaces == {"br-ex": "198.18.1.1"}
+    assert second.overrides == {"kolla_internal_vip_address": "198.19.1.2"}

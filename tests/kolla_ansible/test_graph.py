@@ -1,0 +1,134 @@
+"""Dependencies from the configuration, each with its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kolla_mesos_start.operator.kolla_ansible import containers, graph, rules
+from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph, Places
+from tests.kolla_ansible.examples import CONFIG, Recorder
+
+OWN, VIRTUAL = "198.18.1.1", "198.18.1.2"
+PLACES = Places({"ctl-1": [OWN]}, {"ctl-1": OWN}, [VIRTUAL])
+RULES = rules.read()
+HAPROXY = f"""\
+frontend keystone_front
+    bind {VIRTUAL}:5000
+    default_backend keystone_back
+backend keystone_back
+    server ctl-1 {OWN}:5000 check
+"""
+DATABASE = f"[database]\nconnection = mysql+pymysql://keystone:secret@{OWN}:3306/keystone\n"
+
+
+def keystone() -> Recorder:
+    """MariaDB, HAProxy and Keystone, with the steps between them."""
+    recorder = Recorder()
+    recorder.file("haproxy/services.d/keystone.cfg", HAPROXY)
+    recorder.daemon("haproxy")
+    recorder.daemon("mariadb")
+    recorder.daemon("memcached", "healthcheck_listen memcached 11211")
+    login = {"login_host": "ctl-1", "login_port": "3306"}
+    recorder.toolbox("mysql_db", {**login, "name": "keystone"})
+    recorder.toolbox("mysql_user", {**login, "name": "keystone", "host": "%", "priv": "keystone.*:ALL"})
+    recorder.file("keystone/keystone.conf", f"{DATABASE}[cache]\nmemcache_servers = {OWN}:11211\n")
+    recorder.bootstrap("bootstrap_keystone", "keystone")
+    recorder.daemon("keystone", f"healthcheck_curl http://{OWN}:5000")
+    recorder.file("glance_api/glance.conf", f"[keystone_authtoken]\nauth_url = http://{VIRTUAL}:5000\n")
+    recorder.daemon("glance_api", f"healthcheck_curl http://{OWN}:9292")
+    return recorder
+
+
+def derived(recorder: Recorder, table: rules.Rules = RULES) -> tuple[Graph, containers.Containers]:
+    found = containers.sort(recorder.tasks, CONFIG, [str(row["match"]) for row in table.dropped])
+    return graph.derive(found, table, PLACES), found
+
+
+def edges(found: Graph, name: str) -> dict[str, Edge]:
+    return {edge.on: edge for edge in found.edges.get(name, ())}
+
+
+def test_a_daemon_waits_for_its_database_cache_and_migration() -> None:
+    found, _ = derived(keystone())
+    assert {on: edge.reason for on, edge in edges(found, "keystone").items()} == {
+        "mariadb": "keystone.conf:2 connection",
+        "memcached": "keystone.conf:4 memcache_servers",
+        "keystone_toolbox": "keystone.conf:2 uses the database keystone",
+        "bootstrap_keystone": "keystone.conf:2 uses the database keystone",
+    }
+
+
+def test_consecutive_modules_of_kolla_toolbox_are_one_step() -> None:
+    _, found = derived(keystone())
+    assert [(step.name, len(step.tasks)) for step in found.steps] == [
+        ("keystone_toolbox", 2),
+        ("bootstrap_keystone", 1),
+    ]
+
+
+def test_a_step_waits_for_the_database_that_its_arguments_name() -> None:
+    found, _ = derived(keystone())
+    assert edges(found, "keystone_toolbox")["mariadb"].is_hard
+
+
+def test_an_endpoint_behind_the_load_balancer_is_a_soft_dependency() -> None:
+    found, _ = derived(keystone())
+    assert {on: edge.is_hard for on, edge in edges(found, "glance_api").items()} == {
+        "haproxy": False,
+        "keystone": False,
+    }
+
+
+def test_no_edge_is_against_the_recorded_order() -> None:
+    found, sorted_tasks = derived(keystone())
+    assert not graph.against_order(found, sorted_tasks)
+    assert not graph.cycles(found)
+
+
+def test_an_address_without_a_listener_is_named_with_its_place() -> None:
+    recorder = keystone()
+    recorder.file("glance_api/other.conf", f"\n[a]\nbackend_url = redis://{OWN}:6379\n")
+    (unresolved,) = derived(recorder)[0].unresolved
+    assert unresolved.name == "glance_api"
+    assert unresolved.connection.place == "other.conf:3 backend_url"
+
+
+def test_a_rule_of_the_operator_adds_a_dependency() -> None:
+    table = replace(RULES, needs=[{"name": "glance_.*", "on": "memcached", "reason": "ours"}])
+    assert edges(derived(keystone(), table)[0], "glance_api")["memcached"].reason == "ours"
+
+
+def test_a_cycle_is_found() -> None:
+    needs = [{"name": "mariadb", "on": "keystone", "reason": "ours"}]
+    found, _ = derived(keystone(), replace(RULES, needs=needs))
+    assert ["keystone", "mariadb", "keystone"] in [list(cycle) for cycle in graph.cycles(found)]
+
+
+@pytest.mark.parametrize(
+    "command, parts",
+    [
+        (
+            "docker exec keystone kolla_keystone_bootstrap a b",
+            ("keystone", "kolla_keystone_bootstrap a b", {}),
+        ),
+        ("podman exec -t -u root x ls", ("x", "ls", {})),
+        ('docker exec -e A=1 -e B="2" etcd etcdctl get', ("etcd", "etcdctl get", {"A": "1", "B": "2"})),
+        ("sysctl -n a", ("", "", {})),
+    ],
+)
+def test_the_container_and_the_command_of_an_exec(command: str, parts: object) -> None:
+    assert containers.exec_parts(command) == parts
+
+
+def test_a_look_is_no_step() -> None:
+    recorder = keystone()
+    recorder.daemon("rabbitmq")
+    recorder.task("command", "Waiting", "rabbitmq", _raw_params="docker exec rabbitmq rabbitmqctl wait /a")
+    recorder.task(
+        "command", "Flags", "rabbitmq", _raw_params="docker exec rabbitmq rabbitmqctl enable_feature_flag all"
+    )
+    _, found = derived(recorder)
+    assert [task.name for task in found.dropped] == ["Waiting"]
+    assert [step.name for step in found.steps][-1] == "rabbitmq_exec"

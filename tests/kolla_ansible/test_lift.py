@@ -1,0 +1,83 @@
+"""Stand-ins become variables, and every other difference is found."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import pytest
+
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.operator.kolla_ansible import lift
+from kolla_mesos_start.operator.kolla_ansible.lift import Lifter, Unlifted
+from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+from kolla_mesos_start.render.sandbox import Sandbox
+from tests.kolla_ansible.examples import Recorder
+
+REAL = "192.0.2.11"
+NAMES = {REAL: "address_ctl_1"}
+VALUES = {"password": "s3cret", "key_private_key": "a\nb\n", "address_ctl_1": REAL}
+
+
+def stand_ins(run: int) -> StandIns:
+    secrets = {"password": f"Zpassword{run}", "key_private_key": f"BEGIN {run}\nEND\n"}
+    return StandIns({}, secrets, {REAL: f"198.1{8 + run}.1.1"}, {})
+
+
+LIFTERS = (Lifter(stand_ins(0), NAMES), Lifter(stand_ins(1), NAMES))
+
+
+def rendered(lifted: str) -> str:
+    """What an agent writes for the template of a lifted text."""
+    template = lift.template(lifted)
+    return Sandbox().render(Text("file", template), VALUES).text if lift.is_template(lifted) else template
+
+
+@pytest.mark.parametrize(
+    "recorded, real",
+    [
+        ("nothing to replace\n", "nothing to replace\n"),
+        ("password = Zpassword0\n", "password = s3cret\n"),
+        ("no newline at the end: Zpassword0", "no newline at the end: s3cret"),
+        ("two newlines: Zpassword0\n\n", "two newlines: s3cret\n\n"),
+        (
+            "bind 198.18.1.1:80\nnot 198.18.1.10, 1198.18.1.1\n",
+            f"bind {REAL}:80\nnot 198.18.1.10, 1198.18.1.1\n",
+        ),
+        ("{198,18,1,1}", "{192,0,2,11}"),
+        ("BEGIN 0\nEND\n", "a\nb\n"),
+        ("{{ a }} {% b %} {# c #} Zpassword0", "{{ a }} {% b %} {# c #} s3cret"),
+        ("{{ a }}\n", "{{ a }}\n"),
+        ("a\r\nZpassword0\r\n", "a\r\ns3cret\r\n"),
+        (base64.b64encode(b"openstack:Zpassword0").decode(), base64.b64encode(b"openstack:s3cret").decode()),
+        (base64.b64encode(b'a"\\Zpassword0').decode(), base64.b64encode(b'a"\\s3cret').decode()),
+    ],
+)
+def test_a_lifted_text_renders_to_the_text_with_real_values(recorded: str, real: str) -> None:
+    assert rendered(LIFTERS[0].text(recorded)) == real
+
+
+def test_the_same_texts_of_both_recordings_are_lifted_to_the_same() -> None:
+    first, second = (Recorder(), Recorder())
+    for run, recorder in enumerate((first, second)):
+        recorder.file("keystone/keystone.conf", f"password = Zpassword{run}\nhost = 198.1{8 + run}.1.1\n")
+    lifted, unlifted = lift.lift(first.tasks, second.tasks, LIFTERS)
+    assert not unlifted
+    assert [lift.template((each.content or b"").decode()) for each in lifted] == [
+        "password = {{ password }}\nhost = {{ address_ctl_1 }}\n\n"
+    ]
+
+
+def test_a_value_made_from_a_secret_is_reported_with_its_line() -> None:
+    first, second = (Recorder(), Recorder())
+    first.file("a/web.yml", "user: a\nhash: 111\n")
+    second.file("a/web.yml", "user: a\nhash: 222\n")
+    assert lift.lift(first.tasks, second.tasks, LIFTERS)[1] == [Unlifted("ctl-1", "/etc/kolla/a/web.yml", 2)]
+
+
+def test_hosts_that_were_recorded_in_another_order_are_paired() -> None:
+    one, other = Recorder("ctl-1"), Recorder("ctl-2")
+    one.file("a/a.conf", "one")
+    other.file("a/a.conf", "other")
+    first = [*one.tasks, *(replace(each, number=1) for each in other.tasks)]
+    assert not lift.lift(first, list(reversed(first)), LIFTERS)[1]

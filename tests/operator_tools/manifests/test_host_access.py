@@ -1,0 +1,113 @@
+"""What a container may do on its host, in each format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.operator.deployment.findings import WARNING
+from kolla_mesos_start.operator.manifests.formats import FORMATS
+from kolla_mesos_start.operator.manifests.model import Manifests, Site, build
+from tests.publishing import write_files
+
+LAUNCH = """\
+zookeeper: zk-1:2181
+hosts: {compute: [cmp-1]}
+defaults: {image: "site/vswitch:1", placement: compute, network: host, capabilities: [NET_ADMIN], user: 0}
+services:
+  vswitch:
+    privileged: true
+    pid: host
+    ipc: host
+    cgroup: host
+    limits: {nofile: 1024:2048}
+    security_options: [label=disable]
+    volumes:
+      /run/netns: {host: /run/netns, propagation: shared}
+      /lib/modules: {host: /lib/modules, read_only: yes}
+  web: {new_privileges: true}
+"""
+DAEMON = "service: {daemon: {command: sleep 9, ready: {alive: 0}}}\n"
+
+
+def made(root: Path, format: str, launch: str = LAUNCH) -> Manifests:
+    services = {f"services__{name}__definition_yml": DAEMON for name in ("vswitch", "web")}
+    model, wrong = build(directory.read(write_files(root, launch_yml=launch, **services)), Site("site"))
+    assert not wrong
+    return FORMATS[format](model)
+
+
+def test_a_quadlet_has_options_of_podman(tmp_path: Path) -> None:
+    files = made(tmp_path, "quadlet").files
+    lines = files["cmp-1/site_vswitch.container"].splitlines()
+    assert {
+        "PodmanArgs=--privileged",
+        "PodmanArgs=--pid=host",
+        "PodmanArgs=--ipc=host",
+        "PodmanArgs=--cgroupns=host",
+        "Ulimit=nofile=1024:2048",
+        "PodmanArgs=--security-opt=label=disable",
+        "Volume=/run/netns:/run/netns:shared",
+        "Volume=/lib/modules:/lib/modules:ro",
+    } <= set(lines)
+    assert not {"NoNewPrivileges=true", "DropCapability=all"} & set(lines)
+    web = files["cmp-1/site_web.container"].splitlines()
+    assert "DropCapability=all" in web and "NoNewPrivileges=true" not in web
+
+
+def test_compose_has_keys_of_its_own(tmp_path: Path) -> None:
+    services = yaml.safe_load(made(tmp_path, "compose").files["cmp-1.yml"])["services"]
+    wanted: Mapping[str, Any] = {
+        "privileged": True,
+        "pid": "host",
+        "ipc": "host",
+        "cgroup": "host",
+        "ulimits": {"nofile": {"soft": 1024, "hard": 2048}},
+        "security_opt": ["label=disable"],
+    }
+    assert wanted.items() <= services["vswitch"].items()
+    assert services["vswitch"]["volumes"][0]["bind"] == {"create_host_path": False, "propagation": "shared"}
+    assert "security_opt" not in services["web"]
+
+
+def test_marathon_has_parameters_of_docker(tmp_path: Path) -> None:
+    app = json.loads(made(tmp_path, "marathon").files["vswitch.json"])["container"]
+    assert {(each["key"], each["value"]) for each in app["docker"]["parameters"]} == {
+        ("user", "0"),
+        ("privileged", "true"),
+        ("pid", "host"),
+        ("ipc", "host"),
+        ("cgroupns", "host"),
+        ("ulimit", "nofile=1024:2048"),
+        ("security-opt", "label=disable"),
+        ("volume", "/run/netns:/run/netns:rw,shared"),
+    }
+    assert [each["mode"] for each in app["volumes"]] == ["RO"]
+
+
+def test_a_pod_has_what_kubernetes_knows_and_a_note_for_the_rest(tmp_path: Path) -> None:
+    found = made(tmp_path, "kubernetes")
+    pod = yaml.safe_load(found.files["vswitch.yml"])["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (pod["hostPID"], pod["hostIPC"]) == (True, True)
+    assert container["securityContext"] == {"allowPrivilegeEscalation": True, "privileged": True}
+    assert [each.get("mountPropagation") for each in container["volumeMounts"]] == ["Bidirectional", None]
+    assert [each.get("readOnly") for each in container["volumeMounts"]] == [None, True]
+    assert (
+        "vswitch: a pod has no `cgroup`, `limits`, `security_options`: set them on its hosts" in found.notes
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/lib"])
+def test_only_the_whole_file_system_of_a_host_is_warned_of(path: str, tmp_path: Path) -> None:
+    launch = LAUNCH.replace("{host: /lib/modules, read_only: yes}", f"{{host: {path}}}")
+    services = {f"services__{name}__definition_yml": DAEMON for name in ("vswitch", "web")}
+    deployment = directory.read(write_files(tmp_path, launch_yml=launch, **services))
+    found = build(deployment, Site("site"))[1]
+    assert [each.severity for each in found] == [WARNING] * (path == "/")
