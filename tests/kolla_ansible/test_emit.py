@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from kolla_mesos_start.operator.commands.importing import CannotImport, refuse
 from kolla_mesos_start.operator.deployment import directory as deployments
 from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
@@ -54,14 +56,14 @@ def recorded(run: int, site: Site) -> list[Task]:
     return tasks
 
 
-def imported(place: Path) -> tuple[Path, importing.Outcome]:
+def imported(place: Path, overrides: Path | None = None) -> tuple[Path, importing.Outcome]:
     """The directory, with what was found on the way."""
     (place / "facts.yml").write_text(FACTS)
     (place / "passwords.yml").write_text(PASSWORDS)
     passwords = yaml.safe_load(PASSWORDS)
     site = Site(facts.read(place / "facts.yml", HOSTS), {}, passwords)
     outcome = importing.make(
-        (recorded(0, site), recorded(1, site)), site, rules.read(), "22.2.0", "zk-1:2181"
+        (recorded(0, site), recorded(1, site)), site, rules.read(overrides), "22.2.0", "zk-1:2181"
     )
     directory.write(place / "site", outcome.emitted)
     return place / "site", outcome
@@ -142,8 +144,19 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
     report = (imported(tmp_path)[0] / "report.txt").read_text()
     assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1" in report
-    assert "mariadb on 2 hosts: not supported yet" in report
     assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
+
+
+def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: Path) -> None:
+    _, outcome = imported(tmp_path)
+    (issue,) = outcome.clusters
+    assert issue.startswith("mariadb on ctl-1, ctl-2 is a cluster, and can't be imported as one yet: keep ")
+    with pytest.raises(CannotImport, match="mariadb on ctl-1, ctl-2"):
+        refuse(outcome)
+    own = tmp_path / "own.yml"
+    own.write_text("clusters: [{daemon: mariadb, instead: null}]\n")
+    _, accepted = imported(tmp_path, own)
+    refuse(accepted)
 
 
 def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path: Path) -> None:

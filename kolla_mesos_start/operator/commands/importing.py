@@ -81,7 +81,7 @@ def run(invocation: Invocation) -> int:
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
     zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     outcome = importing.make(recorded, site, table, found.release, zookeeper)
-    _refuse(outcome)
+    refuse(outcome)
     changed = directory.changed(options.output, outcome.emitted)
     if changed and not options.overwrite:
         raise ChangedByOperator(
@@ -101,13 +101,15 @@ def _show(invocation: Invocation, play: str) -> None:
     invocation.err.print(f"recording: {play}", markup=False)
 
 
-def _refuse(outcome: Outcome) -> None:
+def refuse(outcome: Outcome) -> None:
+    """Raise CannotImport if the dependencies can't be satisfied, or a cluster would be split."""
     issues = [f"a cycle: {' -> '.join(cycle)}" for cycle in outcome.cycles]
     issues += (
         f"{each.name} needs {each.on} ({each.reason}), which starts later" for each in outcome.against_order
     )
-    if issues:
-        raise CannotImport([f"{each}: add a rule to a file for --overrides" for each in issues])
+    issues = [f"{each}: add a rule to a file for --overrides" for each in issues]
+    if issues or outcome.clusters:
+        raise CannotImport([*outcome.clusters, *issues])
 
 
 def _summarize(outcome: Outcome, output: Path) -> None:

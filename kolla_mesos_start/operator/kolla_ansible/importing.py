@@ -52,6 +52,7 @@ class Outcome:
     unlifted: Sequence[Unlifted]
     against_order: Sequence[Edge]
     cycles: Sequence[Sequence[str]]
+    clusters: Sequence[str]
 
 
 def record(
@@ -116,10 +117,6 @@ def make(
     own, own_values = own_names(site, names)
     secrets = frozenset(used[0].secrets)
     refused: list[str] = []
-    for daemon in found.daemons.values():
-        instead = table.cluster(daemon.name) if len(daemon.hosts) > 1 else None
-        if instead:
-            refused.append(f"{daemon.name} on {len(daemon.hosts)} hosts: not supported yet: {instead}")
     for step in found.steps:
         for row in table.inside:
             if any(re.search(row["match"], str(task.args)) for task in step.tasks):
@@ -131,7 +128,18 @@ def make(
     real = {stand_in: address for address, stand_in in used[0].addresses.items()}
     emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused, real))
     against = graph.against_order(derived, found)
-    return Outcome(emitted, found, derived, unlifted, against, graph.cycles(derived))
+    clusters = _unsupported_clusters(found, table)
+    return Outcome(emitted, found, derived, unlifted, against, graph.cycles(derived), clusters)
+
+
+def _unsupported_clusters(found: Containers, table: Rules) -> Sequence[str]:
+    several = {each.name: each.hosts for each in found.daemons.values() if len(each.hosts) > 1}
+    return [
+        f"{name} on {', '.join(hosts)} is a cluster, and can't be imported as one yet: {instead}"
+        for name, hosts in several.items()
+        for instead in [table.cluster(name)]
+        if instead
+    ]
 
 
 def address_names(site: Site) -> Mapping[str, str]:

@@ -46,8 +46,8 @@ class Rules:
         return text
 
     def cluster(self, daemon: str) -> str | None:
-        """What to do about a daemon that is a cluster on several hosts."""
-        found = (str(row["instead"]) for row in self.clusters if re.fullmatch(row["daemon"], daemon))
+        """What to do about a daemon that is a cluster on several hosts; None: its members are independent."""
+        found = (row["instead"] for row in self.clusters if re.fullmatch(row["daemon"], daemon))
         return next(found, None)
 
     def is_ignored(self, daemon: str) -> bool:
