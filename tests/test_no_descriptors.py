@@ -41,9 +41,11 @@ class Session:
     def on_connected(self, handler): pass
     def on_watch(self, handler): pass
     def request(self, operation, done): pass
+class Daemon:
+    facts = b""
 loop = Loop()
 order = Refreshing("/turns", None, "h", {{}}, {{}}, dict(os.environ), 0)
-refresher = Refresher(Session(), loop, order, {run_dir!r}, None)
+refresher = Refresher(Session(), loop, order, {run_dir!r}, Daemon())
 """
 READINESS = """
 from kolla_mesos_start.loop import now

@@ -393,7 +393,7 @@ def _ending(command: str, reason: str, status: int | None, logs: str | None, *, 
         command=command,
         reason=reason,
         when=utc(time.time()),
-        logs=logs,
+        **({"logs": logs} if logs else {}),
     )
 
 

@@ -66,7 +66,8 @@ class FailureRecord:
     def write(self, ending: str) -> None:
         """Record that this start failed; `ending` is its last line. Not awaited, and lost in an outage."""
         znodes, request = self._znodes, self._client.session.request
-        data = with_texts(ending.encode(), when=utc(time.time()), logs=self._logs)
+        logs = {"logs": self._logs} if self._logs else {}
+        data = with_texts(ending.encode(), when=utc(time.time()), **logs)
         for path, content in (
             (znodes.status, b""),
             (znodes.scope(LOCAL), b""),

@@ -46,10 +46,12 @@ def pods(workload: Document) -> tuple[list[Document], Document]:
         spec.setdefault("volumes", []).append(volume)
     (container,) = spec["containers"]
     container.pop("ports", None)  # podman would publish them; here all share the machine's network.
+    unknown_to_podman = {"spec.nodeName": NODE, "metadata.namespace": "default"}
     for variable in container["env"]:
-        if variable.get("valueFrom") == {"fieldRef": {"fieldPath": "spec.nodeName"}}:  # podman knows none
+        path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        if path in unknown_to_podman:
             del variable["valueFrom"]
-            variable["value"] = NODE
+            variable["value"] = unknown_to_podman[path]
     metadata = {**template["metadata"], "name": name}
     return claims, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 

@@ -602,7 +602,7 @@ def test_a_second_container_on_a_host_is_refused(cluster: Cluster) -> None:
     eventually(lambda: cluster.names("candidates") == ["a"], "a is a candidate")
     second = cluster.containers.start(SERVICE, "a", KOLLA_ZK_SESSION_TIMEOUT="4")
     assert second.ends() == 65
-    assert "refused: another container" in second.ending["reason"]
+    assert "refused: another of its containers" in second.ending["reason"]
     assert cluster.agents["a"].running
     cluster.start("b", "c")
     cluster.forms(1)
