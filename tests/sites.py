@@ -31,7 +31,7 @@ class Site:
 
     def ctl(self, *words: str | Path, status: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
         """Run the tool; `more` are variables."""
-        return ctl(self.deployment, *map(str, words), status=status, **more)
+        return ctl(self.deployment, *words, status=status, **more)
 
     def publish(self, *options: str, status: int = 0, **files: str) -> subprocess.CompletedProcess[str]:
         """Publish the directory, with these files in it."""

@@ -16,8 +16,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from kolla_mesos_start.zookeeper.identity import GRANT
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected
-from tests.integration.test_publish import ctl
 from tests.publishing import write_files
+from tests.tool import ctl
 from tests.waiting import eventually
 from tests.walking import znodes
 from tests.zookeeper import Server
@@ -71,11 +71,9 @@ class Site(NamedTuple):
         self, word: str, *options: str | Path, status: int = 0, name: str = "operator"
     ) -> tuple[str, str]:
         """What the tool prints to each stream, run as this user; without options for the directory."""
-        first, *others = options or (self.root,)
+        options = options or (self.root,)
         auth = self.auth(name)
-        done = ctl(
-            word, Path(first), self.deployment, *map(str, others), status=status, KOLLA_ZK_AUTH_FILE=auth
-        )
+        done = ctl(self.deployment, word, *options, status=status, KOLLA_ZK_AUTH_FILE=auth)
         return done.stdout, done.stderr
 
 

@@ -10,9 +10,9 @@ from kazoo.client import KazooClient
 
 from tests.agents import Containers
 from tests.conftest import Deployment
-from tests.integration.test_publish import DEFINITION, ctl, publish
+from tests.integration.test_publish import DEFINITION, publish
 from tests.publishing import write_files
-from tests.tool import tool
+from tests.tool import ctl, tool
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def container(
 
 
 def test_a_published_directory_has_no_difference(deployment: Deployment, root: Path) -> None:
-    done = ctl("diff", root, deployment)
+    done = ctl(deployment, "diff", root)
     assert done.stdout == "0 to create, 0 to update\n"
 
 
@@ -63,7 +63,7 @@ def test_before_the_first_publication_everything_is_new(
         services__web__definition_yml="service: {daemon: {command: 'web {{ region }}'}}",
     )
     deployment = deployment._replace(id="sitex")
-    done = ctl("diff", root, deployment, status=1)
+    done = ctl(deployment, "diff", root, status=1)
     assert "created variables/region: 'one'\ncreated web\n" in done.stdout
     assert done.stdout.endswith("2 to create, 0 to update\n")
     assert (
@@ -75,17 +75,17 @@ def test_before_the_first_publication_everything_is_new(
 
 def test_publish_dry_run_is_diff(deployment: Deployment, root: Path) -> None:
     """With --prune, a removal is a difference."""
-    assert ctl("publish", root, deployment, "--dry-run").stdout == "0 to create, 0 to update\n"
+    assert ctl(deployment, "publish", root, "--dry-run").stdout == "0 to create, 0 to update\n"
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
     (root / "services/web/definition.yml").unlink()
     (root / "services/web").rmdir()
-    as_diff = ctl("diff", root, deployment, status=1).stdout
+    as_diff = ctl(deployment, "diff", root, status=1).stdout
     assert "only with --prune: removed web\n" in as_diff
-    assert ctl("publish", root, deployment, "--dry-run", status=1).stdout == as_diff
+    assert ctl(deployment, "publish", root, "--dry-run", status=1).stdout == as_diff
     write_files(root, variables_yml="region: one\ndb_password: s3cret-1\n")
-    done = ctl("publish", root, deployment, "--dry-run", "--prune", status=1)
+    done = ctl(deployment, "publish", root, "--dry-run", "--prune", status=1)
     assert done.stdout == "removed web\n0 to create, 0 to update, 1 znode to remove\n"
-    assert ctl("diff", root, deployment).stdout.startswith("only with --prune: removed web\n")
+    assert ctl(deployment, "diff", root).stdout.startswith("only with --prune: removed web\n")
 
 
 def test_a_removal_that_services_need_names_them(deployment: Deployment, tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_a_removal_that_services_need_names_them(deployment: Deployment, tmp_pat
         services__web__definition_yml="service: {daemon: {command: 'web {{ root }}'}}",
         services__api__definition_yml="service: {daemon: {command: api}}",
     )
-    ctl("publish", tmp_path, deployment, "--set", "root=/srv", "--set", "spare=1")
-    assert ctl("diff", tmp_path, deployment).stdout.splitlines() == [
+    ctl(deployment, "publish", tmp_path, "--set", "root=/srv", "--set", "spare=1")
+    assert ctl(deployment, "diff", tmp_path).stdout.splitlines() == [
         "only with --prune: removed variables/root, which is used by web",
         "only with --prune: removed variables/spare",
         "0 to create, 0 to update, 2 znodes only --prune would remove",
@@ -114,7 +114,7 @@ def test_differences_are_shown_and_nothing_is_written(
         services__a__db__files__conf="region = {{ region }}\npassword = s3cret-3\n",
     )
     before = zk.get(f"{deployment.path}/a/db")[1].mzxid
-    done = ctl("diff", root, deployment, status=1)
+    done = ctl(deployment, "diff", root, status=1)
     for line in (
         "updated variables/region: 'one' -> 'two'",
         "updated variables/db_password: '***' -> '***'",
@@ -129,17 +129,17 @@ def test_differences_are_shown_and_nothing_is_written(
     assert "s3cret" not in done.stdout + done.stderr
     assert zk.get(f"{deployment.path}/a/db")[1].mzxid == before
     publish(root, deployment)
-    ctl("diff", root, deployment)
+    ctl(deployment, "diff", root)
 
 
 def test_a_long_value_is_cut_with_its_length(deployment: Deployment, root: Path) -> None:
     """JSON has all of it."""
     write_files(root, variables_yml=f"region: {'x' * 900_000}\n", services__a__db__files__conf="y" * 5000)
-    done = ctl("diff", root, deployment, status=1)
+    done = ctl(deployment, "diff", root, status=1)
     assert f"updated variables/region: 'one' -> '{'x' * 200}'... (900000 characters)\n" in done.stdout
     assert f"    +{'y' * 199}... (5001 characters)\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) < 300
-    assert len(ctl("diff", root, deployment, "--format", "json", status=1).stdout) > 900_000
+    assert len(ctl(deployment, "diff", root, "--format", "json", status=1).stdout) > 900_000
 
 
 def test_removals_of_prune_are_listed_and_no_difference(
@@ -152,7 +152,7 @@ def test_removals_of_prune_are_listed_and_no_difference(
     for name in ("old", "busy"):
         (root / "services" / name / "definition.yml").unlink()
     (root / "services/a/db/files/conf").write_text("region = {{ region }}\n")
-    done = ctl("diff", root, deployment)
+    done = ctl(deployment, "diff", root)
     assert "only with --prune: removed old\n" in done.stdout
     assert "not even with --prune: busy, which has containers\n" in done.stdout
     assert done.stdout.endswith("0 to create, 0 to update, 1 znode only --prune would remove\n")
@@ -165,14 +165,14 @@ def test_many_values_of_single_hosts_are_one_line(
     for host in ("h1", "h2"):
         for name in ("port", "root"):
             zk.create(f"{deployment.path}/web/variables/{host}/{name}", b"1", makepath=True)
-    done = ctl("diff", root, deployment)
+    done = ctl(deployment, "diff", root)
     only = "only with --prune: removed"
     assert f"{only} 4 values of single hosts of web: port, root\n" in done.stdout
     assert done.stdout.count(only) == 1
     assert done.stdout.endswith(", 4 znodes only --prune would remove\n")
-    assert len(json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["only_prune"]) == 4
+    assert len(json.loads(ctl(deployment, "diff", root, "--format", "json").stdout)["only_prune"]) == 4
     zk.delete(f"{deployment.path}/web/variables/h2", recursive=True)
-    assert f"{only} web/variables/h1/port\n" in ctl("diff", root, deployment).stdout
+    assert f"{only} web/variables/h1/port\n" in ctl(deployment, "diff", root).stdout
 
 
 def test_containers_that_would_run_an_older_version_are_named(
@@ -181,9 +181,9 @@ def test_containers_that_would_run_an_older_version_are_named(
     """Also those that a shared variable affects, or that run an older version already."""
     for service in ("a/db", "web"):
         container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
-    assert "older" not in ctl("diff", root, deployment).stdout
+    assert "older" not in ctl(deployment, "diff", root).stdout
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
-    done = ctl("diff", root, deployment, "--format", "json", status=1)
+    done = ctl(deployment, "diff", root, "--format", "json", status=1)
     found = json.loads(done.stdout)
     expected = {"service": "a/db", "host": "h1", "state": "starting", "generation": None, "needed": None}
     assert found["running_old"] == [{**expected, "follows": False}]
@@ -191,7 +191,7 @@ def test_containers_that_would_run_an_older_version_are_named(
         {"change": "updated", "path": "variables/region", "before": "one", "after": "two"}
     ]
     zk.set(f"{deployment.path}/web", zk.get(f"{deployment.path}/web")[0])
-    done = ctl("diff", root, deployment, status=1)
+    done = ctl(deployment, "diff", root, status=1)
     assert "  a/db on h1: starting\n  web on h1: starting\n" in done.stdout
 
 
@@ -219,9 +219,9 @@ def test_containers_of_another_image_are_named(
     write_files(root, services__web__variables_yml="release: '2'\n")
     publish(root, deployment)
     container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid, image)
-    done = ctl("diff", root, deployment)
+    done = ctl(deployment, "diff", root)
     assert ("  web on h1: starting, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
-    found = json.loads(ctl("diff", root, deployment, "--format", "json").stdout)["running_old"]
+    found = json.loads(ctl(deployment, "diff", root, "--format", "json").stdout)["running_old"]
     assert [(each["generation"], each["needed"]) for each in found] == ([(image, needed)] if needed else [])
 
 
@@ -234,11 +234,11 @@ def test_more_instances_need_no_restart(deployment: Deployment, root: Path, cont
     containers.start("web")
     tool(deployment, "wait", "web", "--timeout", "60")
     definition.write_text(f"service: {{instances: 2, {daemon}}}")
-    assert "older" not in ctl("diff", root, deployment, status=1).stdout
+    assert "older" not in ctl(deployment, "diff", root, status=1).stdout
     assert "older" not in publish(root, deployment).stdout
     assert "older" not in tool(deployment, "status", "web", status=1)
     definition.write_text(f"service: {{instances: 2, {daemon.replace('1000', '2000')}}}")
-    assert "  web on " in ctl("diff", root, deployment, status=1).stdout
+    assert "  web on " in ctl(deployment, "diff", root, status=1).stdout
     assert "  web on " in publish(root, deployment).stdout
     assert "older definition" in tool(deployment, "status", "web", status=1)
 
@@ -280,7 +280,7 @@ def test_only_running_daemons_refresh_their_files(
     publish(root, deployment)
     container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid, state=state)
     write_files(root, services__web__variables_yml="extra: one\n")
-    done = ctl("diff", root, deployment, "--format", "json", status=1)
+    done = ctl(deployment, "diff", root, "--format", "json", status=1)
     assert [each["follows"] for each in json.loads(done.stdout)["running_old"]] == [follows]
 
 
@@ -291,12 +291,12 @@ def test_garbage_in_containers_is_left_out(
     zk: KazooClient, deployment: Deployment, root: Path, data: bytes
 ) -> None:
     zk.create(f"{deployment.path}/web/.containers/1", data, makepath=True)
-    ctl("diff", root, deployment)
+    ctl(deployment, "diff", root)
 
 
 def test_diff_refuses_what_publish_refuses(deployment: Deployment, root: Path) -> None:
     """An invalid directory, and a chroot that does not exist."""
     nowhere = deployment._replace(hosts=f"{deployment.hosts}/nowhere")
-    assert "the chroot /nowhere does not exist" in ctl("diff", root, nowhere, status=64).stderr
+    assert "the chroot /nowhere does not exist" in ctl(nowhere, "diff", root, status=64).stderr
     write_files(root, services__a__db__definition_yml="[")
-    assert "bad YAML" in ctl("diff", root, deployment, status=65).stderr
+    assert "bad YAML" in ctl(deployment, "diff", root, status=65).stderr

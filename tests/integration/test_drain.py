@@ -27,6 +27,7 @@ from tests.conftest import Deployment
 from tests.instances import Site
 from tests.link import Link
 from tests.publishing import publish
+from tests.tool import run_ctl
 from tests.waiting import LIMIT, eventually
 
 WEB, FRONT = "site/web", "site/front"
@@ -113,16 +114,7 @@ class Edge:
 
     def ctl(self, *words: str) -> str:
         """The output of `kolla_mesos_ctl`."""
-        place = self._deployment
-        where = ["--deployment", place.id, "--prefix", place.prefix, "--hosts", place.hosts]
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM.parent / "kolla_mesos_ctl"), *words, *where],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        return done.stdout
+        return run_ctl(self._deployment, *words).stdout
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.conftest import Deployment
 from tests.instances import Site
 from tests.link import Link
 from tests.publishing import publish
+from tests.tool import run_ctl
 from tests.waiting import LIMIT, eventually
 
 SERVICE = "openstack/web"
@@ -94,16 +95,7 @@ class Web:
 
     def explain(self) -> str:
         """The output of `kolla_mesos_ctl explain`."""
-        place = self._deployment
-        where = ["--deployment", place.id, "--prefix", place.prefix, "--hosts", place.hosts]
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM.parent / "kolla_mesos_ctl"), "explain", *where],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        return done.stdout
+        return run_ctl(self._deployment, "explain").stdout
 
     @property
     def slots(self) -> list[str]:

@@ -17,9 +17,9 @@ from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import formats, secrets_file
 from kolla_mesos_start.operator.deployment.source import Source
 from tests.conftest import Deployment
-from tests.integration.test_publish import DEFINITION, TOOL, ctl, publish
+from tests.integration.test_publish import DEFINITION, publish
 from tests.publishing import write_files
-from tests.tool import environ
+from tests.tool import TOOL, ctl, environ
 from tests.waiting import LIMIT
 
 
@@ -105,7 +105,7 @@ def test_the_file_wins_over_what_is_published_and_diff_hides_both(
     ring = base64.urlsafe_b64encode(b"hunter-23" * 3 + b"-----").decode()
     file.write_text(f"db_pin: hunter-22\nring: {ring}\nregion: hunter-24\n")
     zk.create(f"{deployment.path}/variables/db_pin", b"hunter-21", makepath=True)
-    done = ctl("diff", root, deployment, "--secrets", str(file), status=1)
+    done = ctl(deployment, "diff", root, "--secrets", str(file), status=1)
     for line in (
         "updated variables/db_pin: '***' -> '***'",
         "created variables/ring: '***'",
@@ -141,7 +141,7 @@ def test_diff_without_a_file_shows_what_would_be_generated(
     """What is published is no difference, nor what --prune would remove."""
     zk.create(f"{deployment.path}/variables/db_pin", b"1234", makepath=True)
     for options in ((), ("--secrets", str(file))):
-        done = ctl("diff", root, deployment, *options, status=1)
+        done = ctl(deployment, "diff", root, *options, status=1)
         assert "created variables/ring: '***'\n" in done.stdout
         assert "db_pin:" not in done.stdout
         assert "--prune" not in done.stdout
@@ -258,4 +258,4 @@ def test_the_openstack_example_is_published_with_secrets_of_its_own(
     assert values(file).keys() == names
     assert not [value for value in values(file).values() if str(value) in done.stdout + done.stderr]
     for options in ((), ("--secrets", str(file))):
-        assert ctl("diff", root, deployment, *options).stdout == "0 to create, 0 to update\n"
+        assert ctl(deployment, "diff", root, *options).stdout == "0 to create, 0 to update\n"
