@@ -180,18 +180,21 @@ def _commands(old: LiveService | None, new: LiveService) -> Iterator[DeploymentE
 
 def _attempt(service: LiveService, path: str, old: Attempt | None, new: Attempt) -> Iterator[DeploymentEvent]:
     detail = new.detail
-    if detail.started is None:
+    if detail.started is None or new.is_adopted:
         return
+    # The servers' time, unless an operator has written the record later.
+    ended = detail.finished if detail.finished and new.is_taken_back else new.since
     what = f"{path} on {detail.host}: attempt {max(detail.attempt, 1)}"
     is_new = old is None or old.detail.claim != detail.claim
     if is_new:
         lasted = max(0.0, detail.finished - detail.started) if detail.finished else 0.0
-        yield DeploymentEvent(new.since - lasted, RUNNING, f"{what} has begun", (service.name,), detail.host)
+        yield DeploymentEvent(ended - lasted, RUNNING, f"{what} has begun", (service.name,), detail.host)
     if detail.state in OUTCOMES and (is_new or (old and old.detail.state != detail.state)):
         kind = OUTCOMES[detail.state]
         text = f"{what} is done" if kind == "done" else f"{what} failed"
-        text = f"{text}: {detail.message}" if detail.message else text
-        yield DeploymentEvent(new.since, kind, text, (service.name,), detail.host)
+        if detail.message and not new.is_taken_back:
+            text = f"{text}: {detail.message}"
+        yield DeploymentEvent(ended, kind, text, (service.name,), detail.host)
 
 
 def _starts(old: LiveService | None, new: LiveService) -> Iterator[DeploymentEvent]:

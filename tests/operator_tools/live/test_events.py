@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kolla_mesos_start.operator.ensemble.event_record import Entry, encode
 from kolla_mesos_start.operator.live.events import NOTHING, DeploymentEvent, EventReader, Look, between
 from tests.operator_tools.trees import NOW, ZNODES, container, definition, one_time, ready, view
@@ -124,6 +126,28 @@ def test_each_attempt_and_each_result_is_one_event() -> None:
         "state": "done",
     }
     assert kinds(between(second, look(tree))) == ["running", "done"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("taken back by root on vm at 2023-11-14T22:13:20Z", ["running", "done"]),
+        ("adopted by root on vm", []),
+        ("adopted by root on vm, taken back by root on vm at 2023-11-14T22:13:20Z", []),
+    ],
+)
+def test_a_record_that_an_operator_has_written_is_no_attempt(message: str, expected: list[str]) -> None:
+    """The real attempt before it keeps its times."""
+    detail = {"attempt": 1, "claim": "a", "host": "h1", "started": NOW - 90, "finished": NOW - 80}
+    tree: dict[str, Any] = {
+        "job": definition(commands={"sync": one_time()}, daemon=False),
+        "status/global/job/sync": "waiting",
+        "status/global/job/sync/detail": {**detail, "state": "done", "message": message},
+    }
+    found = between(NOTHING, look(tree))
+    assert kinds(found) == expected
+    assert [each.at for each in found] == [NOW - 90, NOW - 80][: len(expected)]
+    assert not [each for each in found if "by root" in each.text]
 
 
 def test_a_new_entry_is_shown_once() -> None:
