@@ -182,7 +182,7 @@ def _forget(invocation: Invocation, service: LiveService, election: LiveElection
     if not invocation.confirmed(f"forget {host} as a member of the election of {service.name}"):
         return DECLINED
     elections.forget(invocation.client, _at(invocation, service), found.turn, host)
-    _record(invocation, service, f"forget {host}")
+    _record(invocation, service, f"--forget {host}")
     print(f"forgot {host}: {len(found.members) - 1} of {found.wanted} members of {service.name} are left")
     return 0
 
@@ -194,7 +194,7 @@ def _withdraw(invocation: Invocation, service: LiveService, election: LiveElecti
         print(f"nothing is recorded for the next epoch of {service.name}")
         return 0
     elections.withdraw(invocation.client, at, election.snapshot.turn)
-    _record(invocation, service, "withdraw")
+    _record(invocation, service, "--withdraw")
     print(f"withdrew the choice that was recorded for the next epoch of {service.name}")
     return 0
 

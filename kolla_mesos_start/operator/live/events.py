@@ -126,7 +126,7 @@ def between(before: Look, after: Look) -> list[DeploymentEvent]:
 def _action(entry: Entry) -> DeploymentEvent:
     parts = [each for each in (listed(entry.names), entry.detail) if each]
     more = f" ({entry.total} in all)" if entry.total > len(entry.names) else ""
-    text = f"{entry.by}: {entry.action} {'; '.join(parts)}{more}".rstrip()
+    text = f"{entry.by}: {entry.action} {' '.join(parts)}{more}".rstrip()
     return DeploymentEvent(entry.at, entry.action, text, entry.services, entry=entry)
 
 
@@ -191,9 +191,11 @@ def _attempt(service: LiveService, path: str, old: Attempt | None, new: Attempt)
         yield DeploymentEvent(ended - lasted, RUNNING, f"{what} has begun", (service.name,), detail.host)
     if detail.state in OUTCOMES and (is_new or (old and old.detail.state != detail.state)):
         kind = OUTCOMES[detail.state]
-        text = f"{what} is done" if kind == "done" else f"{what} failed"
-        if detail.message and not new.is_taken_back:
-            text = f"{text}: {detail.message}"
+        message = "" if new.is_taken_back else detail.message
+        if kind == "done":  # The message says so itself: "done", or with an exit status.
+            text = f"{what} is {message or 'done'}"
+        else:
+            text = f"{what} failed: {message}" if message else f"{what} failed"
         yield DeploymentEvent(ended, kind, text, (service.name,), detail.host)
 
 

@@ -150,6 +150,26 @@ def test_a_record_that_an_operator_has_written_is_no_attempt(message: str, expec
     assert not [each for each in found if "by root" in each.text]
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [("done", "is done"), ("done (exit status 3)", "is done (exit status 3)"), ("", "is done")],
+)
+def test_a_result_is_said_once(message: str, words: str) -> None:
+    detail = {"attempt": 1, "host": "h1", "started": NOW, "finished": NOW, "state": "done"}
+    tree: dict[str, Any] = {
+        "job": definition(commands={"sync": one_time()}, daemon=False),
+        "status/global/job/sync": "done",
+        "status/global/job/sync/detail": {**detail, "message": message},
+    }
+    assert texts(between(NOTHING, look(tree)))[1] == f"job/sync on h1: attempt 1 {words}"
+
+
+def test_an_action_reads_as_a_sentence() -> None:
+    restart = Entry(NOW, "root on vm", "restart", ("web",), ("web/daemon",), 1, "on h1, h2")
+    tree = {"web": definition(), ".events": encode([restart]).decode()}
+    assert texts(between(NOTHING, look(tree))) == ["root on vm: restart web/daemon on h1, h2"]
+
+
 def test_a_new_entry_is_shown_once() -> None:
     tree = {"web": definition(), ".events": encode([SET]).decode()}
     before = look(tree)
