@@ -28,15 +28,22 @@ def run(invocation: Invocation) -> int:
     obstacles = {each.id: restarting.obstacle(service, each) for each in wanted}
     able = [each for each in wanted if not obstacles[each.id]]
     znodes = invocation.znodes._replace(service_name=service.name)
-    silent = restarting.restart(invocation.client, znodes, able) if able else []
+    silent = []
+    if able:
+        # Before they are asked: an event must not come after its effect.
+        event_record.append(
+            invocation.client,
+            znodes,
+            "restart",
+            [service.daemon],
+            services=[service.name],
+            detail=f"on {on_hosts(able)}",
+        )
+        silent = restarting.restart(invocation.client, znodes, able)
     obstacles.update({each.id: f"it has not begun within {restarting.LIMIT:g} s" for each in silent})
     begun = [each for each in wanted if not obstacles[each.id]]
     if begun:
-        on = f"on {on_hosts(begun)}"
-        event_record.append(
-            invocation.client, znodes, "restart", [service.daemon], services=[service.name], detail=on
-        )
-        print(f"{service.daemon} restarts {on}{_width(service)}")
+        print(f"{service.daemon} restarts on {on_hosts(begun)}{_width(service)}")
         print(f"to wait until all are ready again: kolla_mesos_ctl wait {service.role}")
     others = [each for each in wanted if obstacles[each.id]]
     for each in others:

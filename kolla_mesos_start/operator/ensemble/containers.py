@@ -279,7 +279,7 @@ def history_queries(znodes: Znodes, hosts: Iterable[str], view: View) -> Iterato
     """What must be read, besides `queries`, to know since when the containers exist."""
     yield stat_of(places(znodes)[1])
     yield from (ready_query(znodes._replace(host=host)) for host in hosts)
-    yield from (stat_of(f"{daemon(znodes).ready}/{each}") for each in view.names(daemon(znodes).ready))
+    yield from ready_since_queries(znodes, view)
     for place in places(znodes):
         yield from (data_of(f"{place}/{each}") for each in view.names(place))
 
@@ -291,6 +291,11 @@ def presences(znodes: Znodes, view: View) -> Iterator[Presence]:
             if znode := view.znode(path):
                 host = text(view.json_object(path), "host") or UNKNOWN_HOST
                 yield Presence(host, znode.stat.ctime / 1000, place != znodes.containers)
+
+
+def ready_since_queries(znodes: Znodes, view: View) -> Iterator[Query]:
+    """What must be read, besides `queries`, for `ready_since`."""
+    yield from (stat_of(f"{daemon(znodes).ready}/{each}") for each in view.names(daemon(znodes).ready))
 
 
 def ready_since(znodes: Znodes, view: View) -> dict[str, float]:

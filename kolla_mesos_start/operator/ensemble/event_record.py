@@ -57,7 +57,7 @@ def append(
     services: Iterable[str] = (),
     detail: str = "",
 ) -> None:
-    """Record an action that was done. A lost record is only logged: the action is not undone for it."""
+    """Record an action that is done, or about to be. A lost record is only logged."""
     entry = Entry(time.time(), operator(), action, tuple(services), tuple(names), len(names), detail)
     try:
         merge(client, znodes, [entry])

@@ -7,15 +7,16 @@ What came and went between two looks is not seen, and neither is what a later st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.operator.ensemble import event_record
+from kolla_mesos_start.operator.ensemble import containers, event_record
 from kolla_mesos_start.operator.ensemble.containers import DRAINING, Container
 from kolla_mesos_start.operator.ensemble.event_record import Entry
 from kolla_mesos_start.operator.ensemble.view import View
-from kolla_mesos_start.operator.live.cause import listed
+from kolla_mesos_start.operator.live.cause import CLOCK_STEP, listed
 from kolla_mesos_start.operator.live.model import Attempt, LiveDeployment, LiveService
 from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.report import (
@@ -75,29 +76,35 @@ class Elected(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The deployment at one moment; `now` in seconds since the epoch. `elected` by service."""
+    """The deployment at one moment; `now` in seconds since the epoch. `elected` by service.
+
+    `ready_since`: when each ready container became ready (seconds since the epoch), by service and id.
+    """
 
     now: float
     deployment: LiveDeployment
     entries: tuple[Entry, ...] = ()
     elected: Mapping[str, Elected] = MappingProxyType({})
+    ready_since: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 NOTHING = Look(0.0, LiveDeployment("", {}, 0.0))
 
 
 class EventReader(DeploymentReader):
-    """Reads also what operators have done."""
+    """Reads also what operators have done, and when containers became ready."""
 
     def queries(self, view: View) -> set[Query]:
         """What must be read."""
-        return super().queries(view) | {data_of(self.znodes.events)}
+        ready = (containers.ready_since_queries(each, view) for each in self.services(view))
+        return {*super().queries(view), data_of(self.znodes.events), *chain.from_iterable(ready)}
 
     def look(self, view: View, now: float) -> Look:
         """The deployment, once all `queries` are answered."""
         record, deployment = view.znode(self.znodes.events), self.deployment(view)
         entries = event_record.decode(record.data) if record else ()
-        return Look(now, deployment, tuple(entries), dict(self._elected(deployment, view)))
+        ready = {each.service_name: containers.ready_since(each, view) for each in self.services(view)}
+        return Look(now, deployment, tuple(entries), dict(self._elected(deployment, view)), ready)
 
     def _elected(self, deployment: LiveDeployment, view: View) -> Iterator[tuple[str, Elected]]:
         for name, service in deployment.services.items():
@@ -115,12 +122,15 @@ def between(before: Look, after: Look) -> list[DeploymentEvent]:
     names = {**before.deployment.services, **after.deployment.services}
     for name in names:
         old, new = (look.deployment.services.get(name) for look in (before, after))
-        found += _containers(old, new, after.now)
+        commands = list(_commands(old, new)) if new else []
+        begun = [(each.host, each.at) for each in commands if each.kind == RUNNING]
+        found += _containers(old, new, after, begun)
+        found += commands
         if new:
-            found += _commands(old, new)
             found += _starts(old, new)
             found += _elections(new, before.elected.get(name), after.elected.get(name))
-    return sorted(found, key=lambda each: each.at)
+    # At the same time, a container reaches a stage because of the others.
+    return sorted(found, key=lambda each: (each.at, each.kind in STAGES))
 
 
 def _action(entry: Entry) -> DeploymentEvent:
@@ -133,32 +143,53 @@ def _action(entry: Entry) -> DeploymentEvent:
 # -- containers -------------------------------------------------------------------------------------------
 
 
-def _containers(old: LiveService | None, new: LiveService | None, now: float) -> Iterator[DeploymentEvent]:
+def _containers(
+    old: LiveService | None, new: LiveService | None, look: Look, begun: Sequence[tuple[str, float]]
+) -> Iterator[DeploymentEvent]:
+    """The events of a service's containers; `begun`: where and when attempts of its commands have begun."""
     before = {each.id: each for each in old.containers} if old else {}
     after = {each.id: each for each in new.containers} if new else {}
     for service, container in [(new, each) for each in after.values()]:
         assert service is not None
-        yield from _container(service, before.get(container.id), container, now)
+        own = before.get(container.id)
+        if own is None:
+            yield _started(service, container, begun)
+        ready_since = look.ready_since.get(service.name, {}).get(container.id)
+        yield from _container(service, own, container, look.now, ready_since)
     for id in before.keys() - after.keys():
         assert old is not None
         each = before[id]
         text = f"{old.name} on {each.host}: its container is gone; it was {each.stage}"
-        yield DeploymentEvent(now, "gone", text, (old.name,), each.host)
+        yield DeploymentEvent(look.now, "gone", text, (old.name,), each.host)
+
+
+def _started(service: LiveService, new: Container, begun: Sequence[tuple[str, float]]) -> DeploymentEvent:
+    # It writes that it exists up to a second later, and meanwhile runs commands.
+    late = [at for host, at in begun if host == new.host and new.created - CLOCK_STEP <= at]
+    text = f"{service.name} on {new.host}: a container has started"
+    return DeploymentEvent(min([new.created, *late]), "started", text, (service.name,), new.host)
+
+
+def _reached(new: Container) -> float:
+    """When it reached its stage (seconds since the epoch)."""
+    # `since` is in whole seconds. It is written up to a second later; a later write was for something else.
+    is_own = new.since <= new.written < new.since + 2 * CLOCK_STEP
+    return new.written if is_own else max(new.since, new.created)
 
 
 def _container(
-    service: LiveService, old: Container | None, new: Container, now: float
+    service: LiveService, old: Container | None, new: Container, now: float, ready_since: float | None
 ) -> Iterator[DeploymentEvent]:
     def event(at: float, kind: str, text: str) -> DeploymentEvent:
         return DeploymentEvent(at, kind, text, (service.name,), new.host)
 
     subject = f"{service.name if service.is_task else service.daemon} on {new.host}"
-    if old is None:
-        yield event(new.created, "started", f"{service.name} on {new.host}: a container has started")
     if new.stage in STAGES and (old is None or old.stage != new.stage):
         why = f": {new.reason}" if new.reason and new.stage in ("unready", DRAINING) else ""
         # It may have left the ready instances a moment before it says so.
-        at = new.since if old is None or new.since != old.since else now
+        at = _reached(new) if old is None or new.since != old.since else now
+        if new.ready and ready_since is not None:
+            at = ready_since
         yield event(at, new.stage, f"{subject} {STAGES[new.stage]}{why}")
     elif old is not None and new.stage == "unready" and new.reason and not old.reason:
         yield event(new.written, "unready", f"{subject} is not ready: {new.reason}")

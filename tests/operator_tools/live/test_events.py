@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,9 +16,14 @@ SET = Entry(NOW - 50, "alice on web1", "set", ("web",), ("web/variables/size",),
 LATER = NOW + 60
 
 
-def look(tree: dict[str, Any], now: float = NOW, changed: float = NOW) -> Look:
+def look(
+    tree: dict[str, Any],
+    now: float = NOW,
+    changed: float = NOW,
+    times: Mapping[str, float] = MappingProxyType({}),
+) -> Look:
     reader = EventReader(ZNODES)
-    return reader.look(view(reader, tree, changed=changed), now)
+    return reader.look(view(reader, tree, times, changed=changed), now)
 
 
 def kinds(found: list[DeploymentEvent]) -> list[str]:
@@ -32,7 +39,7 @@ def test_the_first_look_shows_what_the_state_says_at_its_time() -> None:
         ".events": encode([SET]).decode(),
         "web": definition(commands={"sync": one_time()}),
         **ready("web", "1"),
-        "web/.containers/1": container("ready", host="h1", since=NOW + 5),
+        "web/.containers/1": container("ready", host="h1"),
         "status/global/web/sync": "done",
         "status/global/web/sync/detail": {
             "attempt": 2,
@@ -51,7 +58,7 @@ def test_the_first_look_shows_what_the_state_says_at_its_time() -> None:
         (NOW, "started", "web on h1: a container has started"),
         (NOW, "done", "web/sync on h1: attempt 2 is done"),
         (NOW, "failed", "web/daemon on h2 ended in stage render, exit status 78: no x"),
-        (NOW + 5, "ready", "web/daemon on h1 is ready"),
+        (NOW, "ready", "web/daemon on h1 is ready"),
     ]
     assert all(each.services == ("web",) for each in found)
 
@@ -148,6 +155,35 @@ def test_a_record_that_an_operator_has_written_is_no_attempt(message: str, expec
     assert kinds(found) == expected
     assert [each.at for each in found] == [NOW - 90, NOW - 80][: len(expected)]
     assert not [each for each in found if "by root" in each.text]
+
+
+def test_a_cause_comes_before_its_effect() -> None:
+    """Containers write their times in whole seconds, and that they exist up to a second late."""
+    own, state, instance = "web/.containers/1", "status/global/web/sync", "status/global/web/daemon/ready/1"
+    tree = {
+        "web": definition(commands={"sync": one_time()}),
+        **ready("web", "1"),
+        state: "done",
+        f"{state}/detail": {"host": "web1", "started": 7.25, "finished": 7.5, "state": "done"},
+    }
+    found = between(NOTHING, look(tree, times={own: NOW + 0.5, state: NOW + 0.5, instance: NOW + 0.75}))
+    assert [(each.at, each.kind) for each in found] == [
+        (NOW + 0.25, "started"),
+        (NOW + 0.25, "running"),
+        (NOW + 0.5, "done"),
+        (NOW + 0.75, "ready"),
+    ]
+
+
+@pytest.mark.parametrize("written", [0.75, 1.5])
+def test_the_last_write_of_a_container_has_a_more_accurate_time(written: float) -> None:
+    """It is the one for its stage: up to a second later, and in milliseconds."""
+    tree: dict[str, Any] = {"job": definition(commands={"sync": one_time()}, daemon=False)}
+    tree["job/.containers/1"] = container("waiting", since=NOW - 9)
+    before = look(tree, changed=NOW - 9)
+    tree["job/.containers/1"] = container("finished", since=NOW)
+    (event,) = between(before, look(tree, times={"job/.containers/1": NOW + written}))
+    assert (event.kind, event.at) == ("finished", NOW + written)
 
 
 @pytest.mark.parametrize(
