@@ -82,6 +82,17 @@ def test_a_file_is_shown_without_control_characters(
     assert f"{log} can't be read" in tool(deployment, "logs", "web", status=1)
 
 
+def test_a_container_that_is_gone_is_named_with_its_host(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """A task whose container has finished."""
+    publish(deployment, "a/job", {"commands": {"sync": {"command": "true", "run_once": True}}})
+    assert containers.start("a/job", "h1", KOLLA_LOGS="podman logs site_job").ends() == 0
+    for words in ((), ("--host", "h1")):
+        said = tool(deployment, "logs", "job", *words, status=1)
+        assert "no container of a/job is left on h1; its launcher there has the log" in said
+
+
 def test_a_container_without_it_is_named(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.live.logs import LogLocation, locations
+from kolla_mesos_start.operator.live.logs import LogLocation, locations, no_log
 from kolla_mesos_start.operator.live.mirror import mirror, named
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 
@@ -34,21 +34,16 @@ def run(invocation: Invocation) -> int:
     """Show each log that can be read from here; print how to read the others."""
     options = invocation.options
     service = named(mirror(invocation).deployment(), options.service)
-    found = list(locations(service))
     if options.host is not None:
-        hosts = sorted({*(each.host for each in service.containers), *(each.host for each in service.ended)})
+        hosts = sorted(service.hosts.union(service.started_on))
         if options.host not in hosts:
             raise NotThere(
                 f"no container of {service.name} is on {options.host}{existing(options.host, hosts)}"
             )
-        found = [each for each in found if each.host == options.host]
+        service = service.on_host(options.host)
+    found = list(locations(service))
     if not found:
-        if not (service.containers or service.ended):
-            raise NoLog(f"no container of {service.name} exists")
-        raise NoLog(
-            f"the containers of {service.name} do not say where their logs are: set KOLLA_LOGS, which"
-            " `manifests` and `up` do"
-        )
+        raise NoLog(no_log(service))
     here = _names_of_this_host(invocation)
     for each in found:
         if not each.is_readable(here):

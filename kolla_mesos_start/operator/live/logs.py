@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from kolla_mesos_start.operator.live.cause import listed
 from kolla_mesos_start.operator.live.model import LiveService
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
@@ -75,6 +76,26 @@ def see(service: LiveService, host: str, otherwise: str = "see its log") -> str:
     """A clause that says how to read the log of a container on `host`; `otherwise` if that is unknown."""
     found = next((each for each in locations(service) if each.host == host), None)
     return f"see {found.text}" if found else otherwise
+
+
+def no_log(service: LiveService) -> str:
+    """Why nothing in the deployment names a log of the service, and where it is."""
+    if service.containers or service.ended:
+        return (
+            f"the containers of {service.name} do not say where their logs are: set KOLLA_LOGS, which"
+            " `manifests` and `up` do"
+        )
+    # A container that is gone has taken with it what it said.
+    hosts = sorted({each.host for each in service.gone} or service.started_on)
+    if not hosts:
+        return (
+            f"no container of {service.name} exists, and none has ever reached ZooKeeper: its launcher has"
+            " the log of a failed start"
+        )
+    return (
+        f"no container of {service.name} is left on {listed(hosts)}; its launcher there has the log of the"
+        " last one: use `podman logs`, `docker logs` or `journalctl -u` there, or `kubectl logs --previous`"
+    )
 
 
 def locations(service: LiveService) -> Iterator[LogLocation]:

@@ -168,6 +168,7 @@ class LiveService(NamedTuple):
             containers=containers,
             ended=tuple(each for each in self.ended if each.host == host),
             gone=tuple(each for each in self.gone if each.host == host),
+            started_on=tuple(each for each in self.started_on if each == host),
             steps=tuple(steps),
             wanted=max(len(containers), 1),
         )

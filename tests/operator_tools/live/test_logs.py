@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.live.logs import LogLocation, locations, see
+from kolla_mesos_start.operator.live.logs import LogLocation, locations, no_log, see
 from kolla_mesos_start.settings import LOGS_LIMIT
-from tests.operator_tools.trees import container, definition, deployment
+from tests.operator_tools.trees import Tree, container, definition, deployment, one_time, ready
 
 HERE = {"h1"}
 RUN = [
@@ -102,3 +102,38 @@ def test_a_failed_start_says_it_where_no_container_does() -> None:
     assert see(service, "web1") == "see `docker logs new` on web1"
     assert see(service, "h2") == "see /var/log/web.log on h2"
     assert see(service, "h3") == "see its log"
+
+
+KILLED = {"web": definition(instances=2), "status/h1/web/daemon": "running", "status/h1/web/daemon/ready": ""}
+DONE = {
+    "web": definition(commands={"sync": one_time()}, daemon=False),
+    "status/global/web/sync": "done",
+    "status/h1/web/sync": "done",
+}
+WITH_LAUNCHER = (
+    "no container of web is left on h1; its launcher there has the log of the last one: use `podman logs`,"
+    " `docker logs` or `journalctl -u` there, or `kubectl logs --previous`"
+)
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        (KILLED, WITH_LAUNCHER),
+        ({**KILLED, **ready("web", "1"), "web/.containers/1": container("ready", host="h2")}, WITH_LAUNCHER),
+        (DONE, WITH_LAUNCHER),
+        (
+            {"web": definition()},
+            "no container of web exists, and none has ever reached ZooKeeper: its launcher has the log of a"
+            " failed start",
+        ),
+        (
+            {"web": definition(), "web/.containers/1": container("ready", host="h1")},
+            "the containers of web do not say where their logs are: set KOLLA_LOGS, which `manifests` and"
+            " `up` do",
+        ),
+    ],
+)
+def test_a_log_that_nothing_in_the_deployment_names(tree: Tree, words: str) -> None:
+    """The error says where it is, although the container is gone."""
+    assert no_log(deployment(tree).services["web"].on_host("h1")) == words
