@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
+from itertools import zip_longest
 from typing import NamedTuple
 
 from kolla_mesos_start.operator.ensemble.containers import PARTY
@@ -230,12 +231,13 @@ def lanes(
     for step in steps:
         by_container.setdefault(step.container, []).append(step)
     for container, own in by_container.items():
-        # What a restarted container did before is unknown.
+        # What a container did before it was restarted, or ready again, is unknown.
         lane = [" " if own[0].again else "."] * width
-        for step in own:
+        for step, following in zip_longest(own, own[1:]):
             begin, end = column(step.started), column(step.finished)
             lane[begin : end + 1] = ("#" if step in path else "+") * (end + 1 - begin)
             # A daemon that is ready stays; a task ends with its last command.
-            after = "=" if step.name.endswith("/daemon") else " " if step == own[-1] else "."
+            is_ready, waits = step.name.endswith("/daemon"), following and not following.again
+            after = "=" if is_ready else "." if waits else " "
             lane[end + 1 :] = after * (width - end - 1)
         yield container, "".join(lane).rstrip()

@@ -107,6 +107,14 @@ def test_a_step_that_ran_again_is_not_on_the_critical_path() -> None:
     assert re.search(r"^  api@web-2 {60,70}\++$", "\n".join(lines), re.MULTILINE)
 
 
+def test_what_a_daemon_did_before_it_was_ready_again_is_not_shown_as_waiting() -> None:
+    """It was ready for most of the time: its restart has replaced what was known."""
+    again = FIRST._replace(started=40.0, finished=42.0, again="ready again")
+    lines = critical_path.draw([DATABASE, SCHEMA, again], 0.0).splitlines()
+    (lane,) = (line for line in lines if line.startswith("  api@web-1"))
+    assert re.fullmatch(r"  api@web-1 +\.+#+ +\++", lane)
+
+
 def test_a_presence_is_not_shown_as_a_command() -> None:
     present = TimelineStep("database/.party", "db-1", (), 0.0, 0.3)
     lines = critical_path.draw(
