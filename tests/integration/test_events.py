@@ -51,6 +51,10 @@ def kinds(seen: list[tuple[float, dict[str, Any]]]) -> list[str]:
     return [event["kind"] for _, event in seen]
 
 
+def kinds_of(said: str) -> list[str]:
+    return [line.split()[1] for line in said.splitlines()]
+
+
 def test_publications_and_actions_are_recorded_with_their_user_and_without_a_value(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
@@ -98,10 +102,14 @@ def test_events_of_the_past_are_those_of_the_present_state(
     eventually(lambda: "a/web on h2: a container has started" in said(), "its start is shown")
     eventually(lambda: "web/daemon on h2 is ready" in said(), "it is ready")
     assert "job/sync on h1: attempt 1 has begun" in said()
-    assert "job/sync on h1: attempt 1 is done" in said()
+    assert "job/sync on h1: attempt 1 is done\n" in said()
     assert ctl(deployment, "events", "--since", "0s").stdout == ""
     assert ctl(deployment, "events", "--since", "1h").stdout == said()
     assert "invalid since value" in ctl(deployment, "events", "--since", "soon", status=64).stderr
+    before = kinds_of(said())
+    assert [each for each in before if each != "publish"] == ["running", "done", "started", "ready"]
+    tool(deployment, "rerun", "job/sync")
+    assert kinds_of(said()) == [*before, "rerun"]
 
 
 def test_what_happens_is_printed_at_once(zk: KazooClient, deployment: Deployment) -> None:
