@@ -101,6 +101,20 @@ def test_get_without_a_name_lists_all_with_their_places(zk: KazooClient, site: D
     assert "web1" not in ctl(site, "get", "--service", "db").stdout
 
 
+def test_get_refuses_a_host_that_is_not_known(zk: KazooClient, site: Deployment) -> None:
+    """A host is known by a value, a status record or a container; before all of these any host will do."""
+    words = ("get", "--service", SERVICE, "--host")
+    ctl(site, *words, "node1")
+    zk.create(f"{site.path}/{SERVICE}/variables/node-1/size", b"2", makepath=True)
+    zk.create(f"{site.path}/status/node-2/db", SERVICE.encode(), makepath=True)
+    present(zk, site, "node-3")
+    for host in ("node-1", "node-2", "node-3"):
+        ctl(site, *words, host)
+    for name in ([], ["size"]):
+        said = ctl(site, "get", *name, *words[1:], "node1", status=66).stderr
+        assert "nothing is recorded of the host 'node1' (did you mean 'node-1'? there are: node-1, " in said
+
+
 def test_what_is_not_set_ends_with_1_and_names_the_nearest(site: Deployment) -> None:
     done = ctl(site, "get", "levle", "--service", SERVICE, status=1)
     assert f"levle is not set at {site.path}/{SERVICE}/variables/levle, nor at" in done.stderr

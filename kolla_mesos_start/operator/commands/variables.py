@@ -42,6 +42,7 @@ def run_get(invocation: Invocation) -> int:
     if invocation.options.variable is None:
         return _list(invocation)
     znodes, name = _place(invocation)
+    _check_host(invocation, znodes)
     found = variables.values(invocation.client, places(znodes, name))
     if not found:
         if invocation.as_json:
@@ -62,6 +63,7 @@ def run_get(invocation: Invocation) -> int:
 def _list(invocation: Invocation) -> int:
     """Print all variables, each with its value and with the place where an agent finds it."""
     znodes, client = _znodes(invocation), invocation.client
+    _check_host(invocation, znodes)
     found = variables.every_value(client, znodes)
     restricted = client.plan.variables if client.plan else ()
     nodes = {variables.node(znodes, path): data for path, data in found.items()}
@@ -151,6 +153,11 @@ def _znodes(invocation: Invocation) -> Znodes:
     if service:
         service = services.find(invocation.client, znodes, service)
     return znodes._replace(service_name=service, host=host)
+
+
+def _check_host(invocation: Invocation, znodes: Znodes) -> None:
+    if znodes.host:
+        variables.check_host(invocation.client, znodes)
 
 
 def _check(what: str, segment: str) -> None:

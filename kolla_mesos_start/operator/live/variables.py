@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kolla_mesos_start.definition.forms import GLOBAL
-from kolla_mesos_start.operator.deployment.directory import FILES, Deployment, Service
+from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.operator.ensemble import connection, containers, published, services, status_records
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.terminal.suggestions import nearest
+from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing, nearest
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -108,6 +108,21 @@ def changed(client: OperatorClient, znodes: Znodes, name: str) -> ChangedVariabl
     used = frozenset().union(*(names for _, names in uses))
     hosts = containers.hosts(client, znodes, [each.name for each in readers])
     return ChangedVariable(znodes, name, nodes, readers, hosts, used)
+
+
+def check_host(client: OperatorClient, znodes: Znodes) -> None:
+    """NotThere if this host has neither values, nor containers of the service, nor status records.
+
+    Before anything is recorded every host is possible.
+    """
+    own = f"{znodes.definition}/{VARIABLES}"
+    names = connection.children(client, [own, znodes.status])
+    found = client.read([f"{own}/{name}" for name in names[own]])
+    known = {path.rpartition("/")[2] for path, znode in found.items() if znode and znode.stat.numChildren}
+    known |= {*names[znodes.status]} - {GLOBAL}
+    known |= {*containers.hosts(client, znodes, [znodes.service_name]).get(znodes.service_name, ())}
+    if known and znodes.host not in known:
+        raise NotThere(f"nothing is recorded of the host {znodes.host!r}{existing(znodes.host, known)}")
 
 
 def unknown_host(client: OperatorClient, znodes: Znodes) -> str:
