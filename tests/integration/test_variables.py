@@ -118,8 +118,11 @@ def test_get_refuses_a_host_that_is_not_known(zk: KazooClient, site: Deployment)
 def test_what_is_not_set_ends_with_1_and_names_the_nearest(site: Deployment) -> None:
     done = ctl(site, "get", "levle", "--service", SERVICE, status=1)
     assert f"levle is not set at {site.path}/{SERVICE}/variables/levle, nor at" in done.stderr
-    assert "(did you mean 'level'?)" in done.stderr
+    assert "(did you mean 'level'? there are: level, size)" in done.stderr
     assert done.stdout == ""
+    assert ctl(site, "get", "nothing", status=1).stderr == (
+        f"nothing is not set at {site.path}/variables/nothing (there are: size, level)\n"
+    )
     assert "is not set at" in ctl(site, "unset", "level", "--service", SERVICE, status=1).stderr
 
 
@@ -304,7 +307,7 @@ def test_what_can_be_no_znode_is_no_variable(site: Deployment, name: str) -> Non
 def test_json_has_the_same_fields_for_what_is_not_set(site: Deployment) -> None:
     done = ctl(site, "get", "levle", "--format", "json", status=1)
     assert json.loads(done.stdout) == {"name": "levle", "value": None, "path": None}
-    assert "(did you mean 'level'?)" in done.stderr
+    assert "(did you mean 'level'? there are: level, size)" in done.stderr
 
 
 def test_a_value_that_is_no_text_is_shown_as_it_is(zk: KazooClient, site: Deployment) -> None:

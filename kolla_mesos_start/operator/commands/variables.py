@@ -14,14 +14,14 @@ from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.deployment.changes import HIDDEN, Mask, shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import MAX_DATA
-from kolla_mesos_start.operator.ensemble import connection, publication, published, services
+from kolla_mesos_start.operator.ensemble import publication, published, services
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import places
 from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import variables
 from kolla_mesos_start.operator.live.variables import ChangedVariable
-from kolla_mesos_start.operator.terminal.suggestions import nearest
+from kolla_mesos_start.operator.terminal.suggestions import existing, nearest
 from kolla_mesos_start.tree.znodes import Znodes
 
 STANDARD_INPUT = "-"
@@ -205,12 +205,12 @@ def _note_given(invocation: Invocation, name: str) -> None:
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
-    """Print where the variable was looked for, and the nearest name."""
+    """Print where the variable was looked for, and the names of those that are set there."""
     looked_at = places(znodes, name)
-    above = [path.rpartition("/")[0] for path in looked_at]
-    names = connection.children(invocation.client, above).values()
-    known = nearest(name, [each for found in names for each in found if each != name])
     where = looked_at if invocation.options.run is run_get else looked_at[:1]
+    above = [path.rpartition("/")[0] for path in where]
+    found = [path.rpartition("/") for path in variables.every_value(invocation.client, znodes)]
+    known = existing(name, [each for parent, _, each in found if parent in above])
     invocation.err.print(f"{name} is not set at {', nor at '.join(where)}{known}", markup=False)
     return NOT_SET
 
