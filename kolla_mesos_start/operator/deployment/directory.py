@@ -443,7 +443,9 @@ class _DirectoryPass:
             return "it is in another file too: keep one of the two"
         if kind in KINDS:
             return ""
-        return f"unknown kind{nearest(str(kind), KINDS)}: expected {' or '.join(KINDS)}, and no value"
+        kinds = " or ".join(KINDS)
+        what = f"unknown kind{nearest(str(kind), KINDS)}"
+        return f"{what}: {SECRETS}.yml names the kind of each secret ({kinds}), not its value"
 
     # -- names and sizes of znodes ----------------------------------------------------------------
 

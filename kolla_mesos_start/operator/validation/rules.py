@@ -437,7 +437,11 @@ class _OnHost:
             if data is not None:
                 self.check_file(file, data)
             elif file.mounted is None and not file.optional:
-                what = f"{label} has no content in files/{self.near(file.name)}"
+                path = f"services/{self.service.name}/{FILES}/{file.name}"
+                what = (
+                    f"{label} has no content in files/{self.near(file.name)}: create {path},"
+                    " or write optional: true"
+                )
                 self.issues.append(Issue(ERROR, self.service.name, what, label))
 
     def near(self, name: str) -> str:
@@ -528,7 +532,8 @@ class _OnHost:
         own = self.service.variables.hosts
         where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
         near = _nearest_variable(name, self.known)
-        define = f"define it, for example in variables.yml, or give --set {name}=VALUE"
+        where_to = "for example in variables.yml (in secrets.yml if it is a secret)"
+        define = f"define it, {where_to}, or give --set {name}=VALUE"
         hint = "" if self.reader.given else f"; {HINT}"
         return f"needs the variable {name!r}, which has no value{where}{near}: {define}{hint}"
 

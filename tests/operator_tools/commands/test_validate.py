@@ -189,7 +189,8 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "a wrong type in a template": (conf("a\n{{ port + 1 }}"), "error", WEB_CONF, 2, "TypeError"),
     "a template that is not UTF-8": (conf(b"{{ port }}\xff"), "error", WEB_CONF, None, "not UTF-8"),
     "a file without content": (web("web.conf: {dest", "wbe.conf: {dest"), "error", WEB_YML, 9,
-     "has no content in files/ (did you mean 'web.conf'?)"),
+     "has no content in files/ (did you mean 'web.conf'?): create services/shop/web/files/wbe.conf, or write"
+     " optional: true"),
     "two files of one dest": (
         {
             **db("/db.conf}", "/db.conf}\n      web.conf: {dest: /etc//db/db.conf}"),
@@ -552,7 +553,8 @@ def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_pa
         return done.stdout + done.stderr
 
     hint = (
-        "which has no value: define it, for example in variables.yml, or give --set token=VALUE;"
+        "which has no value: define it, for example in variables.yml (in secrets.yml if it is a secret),"
+        " or give --set token=VALUE;"
         " if containers find it in KOLLA_VARIABLES_DIR, set that here too"
     )
     assert f"needs the variable 'token', {hint}" in said()

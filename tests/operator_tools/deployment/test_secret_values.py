@@ -86,8 +86,11 @@ SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ region | d }}"}}}'
     ("text", "said"),
     [
         ("db: password\nkey: fernet\n", []),
-        ("db: pasword\n", ["1 db: unknown kind (did you mean 'password'?)"]),
-        ("key: fernet\ndb: hunter2\n", ["2 db: unknown kind: expected password or fernet, and no value"]),
+        ("db: pasword\n", ["1 db: unknown kind (did you mean 'password'?): secrets.yml names"]),
+        (
+            "key: fernet\ndb: hunter2\n",
+            ["2 db: unknown kind: secrets.yml names the kind of each secret (password or fernet), not its"],
+        ),
         ("key: [fernet]\ndb: password\n", ["1 key: unknown kind"]),
         ("a/b: fernet\ndb: password\n", ["1 a/b: a znode can't have this name"]),
         ("region: password\ndb: password\n", ["1 region: it has a value in variables.yml too"]),
