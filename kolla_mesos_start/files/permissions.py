@@ -30,8 +30,8 @@ def execution(number: int, program: str | None, word: str, path: str | None) -> 
     if number in MISSING:
         where = "" if "/" in word else " in PATH"
         return (
-            f"{name} not found{where} (or its interpreter is missing): correct the command, or install it in"
-            " the image"
+            f"{name} was not found{where}, or its interpreter is missing: correct the command, or install it"
+            " in the image"
         )
     mode = _mode(word, path) if number == errno.EACCES else None
     if mode is not None and not mode & 0o111:

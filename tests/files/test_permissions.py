@@ -18,7 +18,7 @@ from kolla_mesos_start.files.permissions import execution, others_can_read, read
 @pytest.mark.parametrize(
     ("number", "mode", "expected"),
     [
-        (errno.ENOENT, None, "program 'serve' not found in PATH (or its interpreter is missing): correct"),
+        (errno.ENOENT, None, "program 'serve' was not found in PATH, or its interpreter is missing: correct"),
         (errno.EACCES, 0o640, "program 'serve' is not executable (mode 0640): set its x bit (chmod a+x)"),
         (errno.EACCES, 0o700, r"program 'serve' can't be executed by uid \d+: Permission denied \(mode 0700"),
         (errno.EACCES, None, "program 'serve' can't be executed: Permission denied"),

@@ -104,7 +104,7 @@ ENDS = [
     End(1, "bootstrap", "web/go", True, "program '/etc/passwd' is not exec", one_command("/etc/passwd")),
     End(1, "bootstrap", "web/go", True, "program 'mysqll' not found in PATH", one_command("mysqll -e x")),
     End(1, "bootstrap", "web/go", True, "its shell did not find a program", one_command("true && mysqll")),
-    End(1, "bootstrap", "web/go", True, "its program not found in PATH", one_command("{{ 'mysqll' }}")),
+    End(1, "bootstrap", "web/go", True, "its program was not found in PATH", one_command("{{ 'mysqll' }}")),
 ]
 
 
