@@ -56,7 +56,7 @@ def test_the_status_of_real_agents(deployment: Deployment, containers: Container
     assert "1 of 1 ready" in tool(deployment, "status", "a/db")
     said = tool(deployment, "status", status=1)
     assert "site: 1 of 3 services up" in said
-    assert "site: 1 of 1 services up" in tool(deployment, "status", "--host", "h1")
+    assert "site on h1: 1 of 1 services up" in tool(deployment, "status", "--host", "h1")
     assert "a/db" not in tool(deployment, "status", "--host", "h2", status=1)
     assert "no container is on h22 (did you mean 'h2'" in tool(
         deployment, "status", "--host", "h22", status=66

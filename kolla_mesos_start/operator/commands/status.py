@@ -54,13 +54,13 @@ def run(invocation: Invocation) -> int:
     if invocation.as_json:
         invocation.print_json(as_data(deployment))
     else:
-        _print(deployment, invocation.out)
+        _print(deployment, options.host, invocation.out)
     return 0 if deployment.is_up else 1
 
 
-def _print(deployment: LiveDeployment, out: Console) -> None:
+def _print(deployment: LiveDeployment, host: str | None, out: Console) -> None:
     services = _ordered(deployment)
-    lines = [Line(headline(deployment), "bold"), Line(""), *_listed(services, services, time.time())]
+    lines = [Line(headline(deployment, host), "bold"), Line(""), *_listed(services, services, time.time())]
     show(out, lines)
 
 
@@ -93,7 +93,7 @@ def _watch(invocation: Invocation) -> None:
     deployment = _chosen(source, options)
     with Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(fitting(deployment, time.time(), out.width, out.height), refresh=True)
+            live.update(fitting(deployment, time.time(), out.width, out.height, options.host), refresh=True)
             if source.wait(TICK):
                 deployment = _chosen(source, options)
 
@@ -101,7 +101,7 @@ def _watch(invocation: Invocation) -> None:
 # -- fitting into a terminal ----------------------------------------------------------------------------
 
 
-def fitting(deployment: LiveDeployment, now: float, width: int, height: int) -> Text:
+def fitting(deployment: LiveDeployment, now: float, width: int, height: int, host: str | None = None) -> Text:
     """The lines that fit a terminal: services that are not up come first, and are shortened last."""
     services = _ordered(deployment)
     down = [service for service in services if not service.is_up]
@@ -122,7 +122,7 @@ def fitting(deployment: LiveDeployment, now: float, width: int, height: int) -> 
     folded = joined(line.folded(width) for line in lines)
     if folded.plain.count("\n") >= height - 2:
         folded = joined(line.cut(width) for line in lines)
-    return joined([Line(headline(deployment), "bold").cut(width), Text(), folded])
+    return joined([Line(headline(deployment, host), "bold").cut(width), Text(), folded])
 
 
 def _crowded(
@@ -135,10 +135,11 @@ def _crowded(
     return [*_listed(shown, (), now), *_grid(others, width), *_grid(up, width)]
 
 
-def headline(deployment: LiveDeployment) -> str:
-    """How many services are up."""
+def headline(deployment: LiveDeployment, host: str | None) -> str:
+    """How many services are up; of those on a host, if one is chosen."""
     services = deployment.services.values()
-    text = f"{deployment.id}: {sum(service.is_up for service in services)} of {len(services)} services up"
+    where = f"{deployment.id} on {host}" if host else deployment.id
+    text = f"{where}: {sum(service.is_up for service in services)} of {len(services)} services up"
     parts = [text, *not_current([each for service in services for each in service.containers])]
     return "; ".join(filter(None, [*parts, deployment.publication.problem]))
 
