@@ -57,12 +57,17 @@ def _print(invocation: Invocation, found: Iterable[DeploymentEvent], service: st
 
 
 def since(text: str) -> float:
-    """An instant in seconds since the epoch: a duration before now, or a time in ISO 8601. ValueError."""
+    """An instant in seconds since the epoch: a duration before now, or a time in ISO 8601."""
     duration = re.fullmatch(r"(\d{1,9})\s*(s|m|min|h|d)", text)
     if duration:
         return time.time() - int(duration[1]) * SHORT_UNITS[duration[2]]
     # Python 3.9 and 3.10 read no Z; a time without a zone is local.
-    return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
+    try:
+        return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(
+            f"expected 30s, 10m, 2h, 1d or 2026-01-31T10:00:00Z, found {text!r}"
+        ) from error
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
