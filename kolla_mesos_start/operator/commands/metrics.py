@@ -40,7 +40,7 @@ def _serve(invocation: Invocation, server: Server) -> None:
 
 def _read(invocation: Invocation, *, watching: bool = False) -> tuple[Mirror, Exposition]:
     source = mirror(invocation, watching=watching, partly=True)
-    exposition = Exposition(invocation.client, source, invocation.znodes.deployment_id)
+    exposition = Exposition(invocation.client, source)
     exposition.read()
     return source, exposition
 

@@ -31,8 +31,8 @@ BACKLOG = 16  # connections that wait for a thread
 class Exposition:
     """What is served. The main thread calls `read` after each change; other threads call `page`."""
 
-    def __init__(self, client: OperatorClient, source: Mirror, deployment: str) -> None:
-        self._client, self._source, self._deployment = client, source, deployment
+    def __init__(self, client: OperatorClient, source: Mirror) -> None:
+        self._client, self._source = client, source
         self._services: dict[str, tuple[LiveService, Text]] = {}
         self._parts: Sequence[Text] | None = None  # None: not read again since the last connection
         self._connections = 1
@@ -68,7 +68,6 @@ class Exposition:
         session, parts = self._client.session, self._parts
         is_current = parts is not None and session.connected
         connection = Connection(
-            deployment=self._deployment,
             version=__version__,
             is_current=is_current,
             connections=self._connections,

@@ -35,7 +35,7 @@ SUFFIXES: Mapping[Kind, str] = {COUNTER: "_total", INFO: "_info"}
 # The name (without `_total` and `_info`), its labels, and its meaning; in the order in which they are served.
 SERVICE, HOST, COMMAND = ("service",), ("service", "host"), ("service", "command")
 FAMILIES: Mapping[str, tuple[Kind, Sequence[str], str]] = {
-    "deployment": (INFO, ("deployment", "version"), "The deployment, and the version of this tool."),
+    "build": (INFO, ("version",), "The version of this tool."),
     "zookeeper_connected": (
         GAUGE,
         (),
@@ -143,7 +143,6 @@ FAMILIES: Mapping[str, tuple[Kind, Sequence[str], str]] = {
 class Connection(NamedTuple):
     """The tool's own connection. `timeout` is that of the session, in seconds."""
 
-    deployment: str
     version: str
     is_current: bool
     connections: int
@@ -161,7 +160,7 @@ class Sample(NamedTuple):
 
 def of_connection(connection: Connection) -> Iterator[Sample]:
     """What is served even while ZooKeeper is not connected."""
-    yield Sample("deployment", (connection.deployment, connection.version), 1)
+    yield Sample("build", (connection.version,), 1)
     yield Sample("zookeeper_connected", (), connection.is_current)
     yield Sample("zookeeper_connections", (), connection.connections)
     yield Sample("zookeeper_sessions", (), connection.sessions)

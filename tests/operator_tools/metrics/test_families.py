@@ -179,13 +179,13 @@ def test_what_a_container_writes_becomes_no_label() -> None:
 
 
 def test_the_output_is_openmetrics_with_conventional_names() -> None:
-    connection = Connection("site", "1", True, 2, 1, 10.0)
+    connection = Connection("1", True, 2, 1, 10.0)
     parts = [families.encoded(each) for each in (families.of_connection(connection), samples(WAITING))]
     text = families.page(parts)
     found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     parsed = {each.name: each for each in found}
     assert parsed["kolla_mesos_zookeeper_connections"].type == "counter"
-    assert parsed["kolla_mesos_deployment"].type == "info"
+    assert parsed["kolla_mesos_build"].type == "info"
     assert text.endswith("# EOF\n")
     assert sum(len(each.samples) for each in parsed.values()) == text.count("\n") - 2 * len(parsed) - 1
 
