@@ -6,6 +6,7 @@ client must not delay the session. They only read what the main thread has left 
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -86,10 +87,12 @@ def address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if is_bracketed else host
-    number = int(port) if port.isascii() and port.isdigit() else -1
-    if not colon or not host or not 0 < number < 65536 or (":" in host and not is_bracketed):
+    is_number = port.isascii() and port.isdigit()
+    if not colon or not host or not is_number or (":" in host and not is_bracketed):
         raise BadUsage(f"--listen {text}: expected HOST:PORT, such as 127.0.0.1:9105 or [::1]:9105")
-    return host, number
+    if not 0 < int(port) < 65536:
+        raise BadUsage(f"--listen {text}: the port must be 1 to 65535")
+    return host, int(port)
 
 
 class Server(ThreadingHTTPServer):
@@ -106,8 +109,11 @@ class Server(ThreadingHTTPServer):
             )
             super().__init__(own[:2], _Handler)  # type: ignore[arg-type]
         except OSError as error:
-            why = error.strerror or error
-            raise CannotWrite(f"--listen {host}:{port}: {why}: give a free port of this machine") from error
+            is_elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            remedy = (
+                "an address of this machine, or 0.0.0.0" if is_elsewhere else "a free port of this machine"
+            )
+            raise CannotWrite(f"--listen {host}:{port}: {error.strerror or error}: give {remedy}") from error
 
     def serve(self, page: Callable[[], bytes]) -> None:
         """Serve in a thread from now on."""

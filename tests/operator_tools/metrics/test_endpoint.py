@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.metrics.endpoint import address
+from kolla_mesos_start.errors import BadUsage, CannotWrite
+from kolla_mesos_start.operator.metrics.endpoint import Server, address
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,25 @@ def test_an_address_has_a_host_and_a_port(text: str, expected: tuple[str, int]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "9105", ":9105", "h", "h:", "h:0", "h:65536", "h:-1", "h:+1", "h:٣", "::1:9105", "[::1]", "[]:1"],
+    ["", "9105", ":9105", "h", "h:", "h:-1", "h:+1", "h:٣", "::1:9105", "[::1]", "[]:1"],
 )
 def test_another_address_is_an_error_with_an_example(text: str) -> None:
     with pytest.raises(BadUsage, match=r"expected HOST:PORT, such as 127\.0\.0\.1:9105"):
         address(text)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_a_port_has_its_limits(port: str) -> None:
+    with pytest.raises(BadUsage, match=f"--listen h:{port}: the port must be 1 to 65535"):
+        address(f"h:{port}")
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("fe80::1%none", "Name or service not known"), ("192.0.2.1", "Cannot assign requested address")],
+)
+def test_an_address_of_another_machine_is_an_error(host: str, why: str) -> None:
+    """A name that does not resolve, and an address that no interface has."""
+    remedy = r"give an address of this machine, or 0\.0\.0\.0"
+    with pytest.raises(CannotWrite, match=f"--listen {host}:9105: {why}.*: {remedy}"):
+        Server(host, 9105)
