@@ -64,7 +64,7 @@ def test_before_the_first_publication_everything_is_new(
     )
     deployment = deployment._replace(id="sitex")
     done = ctl(deployment, "diff", root, status=1)
-    assert "created variables/region: 'one'\ncreated web\n" in done.stdout
+    assert "would create variables/region: 'one'\nwould create web\n" in done.stdout
     assert done.stdout.endswith("2 to create, 0 to update\n")
     assert (
         f"there is no deployment at {deployment.path} (did you mean 'site'? there are: site):"
@@ -80,12 +80,12 @@ def test_publish_dry_run_is_diff(deployment: Deployment, root: Path) -> None:
     (root / "services/web/definition.yml").unlink()
     (root / "services/web").rmdir()
     as_diff = ctl(deployment, "diff", root, status=1).stdout
-    assert "only with --prune: removed web\n" in as_diff
+    assert "only with --prune: would remove web\n" in as_diff
     assert ctl(deployment, "publish", root, "--dry-run", status=1).stdout == as_diff
     write_files(root, variables_yml="region: one\ndb_password: s3cret-1\n")
     done = ctl(deployment, "publish", root, "--dry-run", "--prune", status=1)
-    assert done.stdout == "removed web\n0 to create, 0 to update, 1 znode to remove\n"
-    assert ctl(deployment, "diff", root).stdout.startswith("only with --prune: removed web\n")
+    assert done.stdout == "would remove web\n0 to create, 0 to update, 1 znode to remove\n"
+    assert ctl(deployment, "diff", root).stdout.startswith("only with --prune: would remove web\n")
 
 
 def test_a_removal_that_services_need_names_them(deployment: Deployment, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_removal_that_services_need_names_them(deployment: Deployment, tmp_pat
     )
     ctl(deployment, "publish", tmp_path, "--set", "root=/srv", "--set", "spare=1")
     assert ctl(deployment, "diff", tmp_path).stdout.splitlines() == [
-        "only with --prune: removed variables/root, which is used by web",
-        "only with --prune: removed variables/spare",
+        "only with --prune: would remove variables/root, which is used by web",
+        "only with --prune: would remove variables/spare",
         "0 to create, 0 to update, 2 znodes only --prune would remove",
     ]
 
@@ -116,12 +116,12 @@ def test_differences_are_shown_and_nothing_is_written(
     before = zk.get(f"{deployment.path}/a/db")[1].mzxid
     done = ctl(deployment, "diff", root, status=1)
     for line in (
-        "updated variables/region: 'one' -> 'two'",
-        "updated variables/db_password: '***' -> '***'",
-        "created variables/more: 'm'",
-        "updated a/db",
+        "would update variables/region: 'one' -> 'two'",
+        "would update variables/db_password: '***' -> '***'",
+        "would create variables/more: 'm'",
+        "would update a/db",
         '    +      "command": "echo *** ***",',
-        "updated a/db/files/conf",
+        "would update a/db/files/conf",
         "    +password = ***",
         "1 to create, 4 to update",
     ):
@@ -136,7 +136,7 @@ def test_a_long_value_is_cut_with_its_length(deployment: Deployment, root: Path)
     """JSON has all of it."""
     write_files(root, variables_yml=f"region: {'x' * 900_000}\n", services__a__db__files__conf="y" * 5000)
     done = ctl(deployment, "diff", root, status=1)
-    assert f"updated variables/region: 'one' -> '{'x' * 200}'... (900000 characters)\n" in done.stdout
+    assert f"would update variables/region: 'one' -> '{'x' * 200}'... (900000 characters)\n" in done.stdout
     assert f"    +{'y' * 199}... (5001 characters)\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) < 300
     assert len(ctl(deployment, "diff", root, "--format", "json", status=1).stdout) > 900_000
@@ -153,7 +153,7 @@ def test_removals_of_prune_are_listed_and_no_difference(
         (root / "services" / name / "definition.yml").unlink()
     (root / "services/a/db/files/conf").write_text("region = {{ region }}\n")
     done = ctl(deployment, "diff", root)
-    assert "only with --prune: removed old\n" in done.stdout
+    assert "only with --prune: would remove old\n" in done.stdout
     assert "not even with --prune: busy, which has containers\n" in done.stdout
     assert done.stdout.endswith("0 to create, 0 to update, 1 znode only --prune would remove\n")
 
@@ -166,7 +166,7 @@ def test_many_values_of_single_hosts_are_one_line(
         for name in ("port", "root"):
             zk.create(f"{deployment.path}/web/variables/{host}/{name}", b"1", makepath=True)
     done = ctl(deployment, "diff", root)
-    only = "only with --prune: removed"
+    only = "only with --prune: would remove"
     assert f"{only} 4 values of single hosts of web: port, root\n" in done.stdout
     assert done.stdout.count(only) == 1
     assert done.stdout.endswith(", 4 znodes only --prune would remove\n")

@@ -107,9 +107,9 @@ def test_the_file_wins_over_what_is_published_and_diff_hides_both(
     zk.create(f"{deployment.path}/variables/db_pin", b"hunter-21", makepath=True)
     done = ctl(deployment, "diff", root, "--secrets", str(file), status=1)
     for line in (
-        "updated variables/db_pin: '***' -> '***'",
-        "created variables/ring: '***'",
-        "created variables/region: '***'",
+        "would update variables/db_pin: '***' -> '***'",
+        "would create variables/ring: '***'",
+        "would create variables/region: '***'",
         "    +pin = ***",
     ):
         assert f"{line}\n" in done.stdout
@@ -142,7 +142,7 @@ def test_diff_without_a_file_shows_what_would_be_generated(
     zk.create(f"{deployment.path}/variables/db_pin", b"1234", makepath=True)
     for options in ((), ("--secrets", str(file))):
         done = ctl(deployment, "diff", root, *options, status=1)
-        assert "created variables/ring: '***'\n" in done.stdout
+        assert "would create variables/ring: '***'\n" in done.stdout
         assert "db_pin:" not in done.stdout
         assert "--prune" not in done.stdout
         assert not file.exists()

@@ -134,7 +134,8 @@ def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
         for line in _lines(change, found.mask):
             say(Text(line, COLOURS.get(line.strip()[:1], "")))
     for words in _removals(found):
-        say(Text(f"removed {words}", "red") if prune else Text(f"only with --prune: removed {words}", "dim"))
+        removal = f"would remove {words}"
+        say(Text(removal, "red") if prune else Text(f"only with --prune: {removal}", "dim"))
     for service in found.kept:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
     outdated.show(invocation.out, found.running_old)
@@ -162,10 +163,11 @@ def _used(node: str, users: Sequence[str] | None) -> str:
 
 
 def _lines(change: Change, mask: Mask) -> Iterable[str]:
+    verb = "would create" if change.kind == CREATED else "would update"
     if not change.is_variable:
-        return [f"{change.kind} {change.node}", *(f"    {shortened(line)}" for line in mask.lines(change))]
+        return [f"{verb} {change.node}", *(f"    {shortened(line)}" for line in mask.lines(change))]
     after = shortened(mask.value(change.node, change.after) or "", repr)
     if change.before is None:
-        return [f"{change.kind} {change.node}: {after}"]
+        return [f"{verb} {change.node}: {after}"]
     before = shortened(mask.value(change.node, change.before) or "", repr)
-    return [f"{change.kind} {change.node}: {before} -> {after}"]
+    return [f"{verb} {change.node}: {before} -> {after}"]
