@@ -102,7 +102,7 @@ ENDS = [
     End(1, "bootstrap", "web/go", True, "exit status 7", one_command("exit 7")),
     End(1, "bootstrap", "web/go", True, "timed out (limit 0.2 s)", one_command("sleep 100", timeout=0.2)),
     End(1, "bootstrap", "web/go", True, "program '/etc/passwd' is not exec", one_command("/etc/passwd")),
-    End(1, "bootstrap", "web/go", True, "program 'mysqll' not found in PATH", one_command("mysqll -e x")),
+    End(1, "bootstrap", "web/go", True, "program 'mysqll' was not found in PATH", one_command("mysqll -e x")),
     End(1, "bootstrap", "web/go", True, "its shell did not find a program", one_command("true && mysqll")),
     End(1, "bootstrap", "web/go", True, "its program was not found in PATH", one_command("{{ 'mysqll' }}")),
 ]
