@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
+import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from kazoo.client import KazooClient
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
-from tests import forked_tool
 from tests.conftest import Deployment
 from tests.waiting import LIMIT, eventually
 
 TOOL = Path(__file__).resolve().parents[1] / "bin" / "kolla_mesos_ctl"
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload([forked_tool.__name__])
 
 
 def environ(deployment: Deployment, **more: str) -> dict[str, str]:
@@ -44,25 +39,17 @@ def operator_client(zk: KazooClient, prefix: str, id: str, **more: str) -> Opera
 def run_ctl(
     deployment: Deployment, *words: str | Path, given: str | bytes = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the tool with `given` on its standard input. No traceback, whatever it ends with.
-
-    It is a process of its own, but forked from one that has done the imports. Tests of its start, of
-    signals, of terminals and of pipes start the program itself.
-    """
-    argv = list(map(str, words))
-    with TemporaryDirectory() as name:
-        streams = Path(name)
-        (streams / "in").write_bytes(given.encode() if isinstance(given, str) else given)
-        arguments = (argv, environ(deployment, **more), os.getcwd(), streams)
-        process: Any = FORKING.Process(target=forked_tool.become, args=arguments)
-        process.start()
-        process.join(LIMIT)
-        if process.exitcode is None:
-            process.kill()
-            raise AssertionError(f"still running after {LIMIT:g} s: {argv}")
-        said, complained = ((streams / each).read_text() for each in ("out", "err"))
+    """Run the tool with `given` on its standard input. No traceback, whatever it ends with."""
+    done = subprocess.run(
+        [sys.executable, TOOL, *words],
+        env=environ(deployment, **more),
+        input=given.encode() if isinstance(given, str) else given,
+        capture_output=True,
+        timeout=LIMIT,
+    )
+    said, complained = done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in complained, complained
-    return subprocess.CompletedProcess(argv, process.exitcode, said, complained)
+    return subprocess.CompletedProcess(done.args, done.returncode, said, complained)
 
 
 def ctl(

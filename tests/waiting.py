@@ -12,24 +12,15 @@ from typing import Callable, TypeVar
 T = TypeVar("T")
 
 LIMIT = 120.0  # seconds
-SOON, LATER = 0.02, 0.2  # seconds between two looks: at first, and after some time
 
 
-def eventually(
-    condition: Callable[[], T], what: str, *, seconds: float = LIMIT, every: float | None = None
-) -> T:
-    """Wait until `condition()` is true and return its value; past `seconds` fail, naming `what`.
-
-    Many conditions read znodes or processes, and that takes processor time from the programs that are
-    waited for. So the looks become rarer: by a tenth of what was waited. `every` is another interval, for
-    a state that lasts only a moment.
-    """
-    begun = time.monotonic()
+def eventually(condition: Callable[[], T], what: str, *, seconds: float = LIMIT, every: float = 0.02) -> T:
+    """Wait until `condition()` is true and return its value; past `seconds` fail, naming `what`."""
+    deadline = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
-        waited = time.monotonic() - begun
-        if waited > seconds:
+        if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what} (last seen: {value!r})")
-        time.sleep(min(max(SOON, waited / 10), LATER) if every is None else every)
+        time.sleep(every)

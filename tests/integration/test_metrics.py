@@ -146,6 +146,7 @@ def test_no_value_and_no_message_is_served(deployment: Deployment, zk: KazooClie
         ([], 64, "give either --listen HOST:PORT or --once"),
         (["--once", "--listen", "127.0.0.1:1"], 64, "give either --listen HOST:PORT or --once"),
         (["--listen", "192.0.2.1:9105"], 73, "--listen 192.0.2.1:9105: Cannot assign requested address"),
+        (["--listen", "a..b:9105"], 73, "--listen a..b:9105: not the name of a host"),
         (["--once", "--deployment", "sitte"], 66, "there is no deployment at"),
     ],
 )

@@ -108,6 +108,8 @@ class Server(ThreadingHTTPServer):
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             super().__init__(own[:2], _Handler)  # type: ignore[arg-type]
+        except UnicodeError as error:  # The name has a label that is empty or too long.
+            raise CannotWrite(f"--listen {host}:{port}: not the name of a host") from error
         except OSError as error:
             is_elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
             remedy = (
