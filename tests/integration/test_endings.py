@@ -98,7 +98,7 @@ ENDS = [
         "program '/etc/passwd' is not executable (mode 0644): set its x bit",
         one_daemon("/etc/passwd"),
     ),
-    End(127, "exec", "web/daemon", False, "program '/no/such' not found", one_daemon("/no/such")),
+    End(127, "exec", "web/daemon", False, "program '/no/such' was not found", one_daemon("/no/such")),
     End(1, "bootstrap", "web/go", True, "exit status 7", one_command("exit 7")),
     End(1, "bootstrap", "web/go", True, "timed out (limit 0.2 s)", one_command("sleep 100", timeout=0.2)),
     End(1, "bootstrap", "web/go", True, "program '/etc/passwd' is not exec", one_command("/etc/passwd")),
