@@ -90,8 +90,8 @@ FAMILIES: Mapping[str, tuple[Kind, Sequence[str], str]] = {
     "container_waiting_timestamp_seconds": (
         GAUGE,
         (*HOST, "command", "dependency"),
-        "Since when a container has been waiting, and for what; the dependency is empty if it waits for no"
-        " other service but for its turn or an election.",
+        "Since when a container has been waiting, and for what; the dependency is empty if it waits"
+        " for its turn or for an election.",
     ),
     "start_failure_timestamp_seconds": (
         GAUGE,

@@ -12,6 +12,7 @@ import fnmatch
 import json
 import os
 import re
+import shlex
 import subprocess
 
 from ansible.plugins.action import ActionBase
@@ -21,8 +22,9 @@ DIRECTORY = os.environ.get("KOLLA_MESOS_RECORD", "")
 LOCAL = ("localhost", "127.0.0.1", "::1")
 # The computation gets no network, and can't write anywhere.
 ISOLATED = (
-    "unshare --user --map-root-user --net --mount sh -c "
-    """'mount --make-rprivate / && mount -o remount,bind,ro / && exec "$@"' sh"""
+    *("unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c"),
+    'mount --make-rprivate / && mount -o remount,bind,ro / && exec "$@"',
+    "sh",
 )
 
 
@@ -170,9 +172,9 @@ class ActionModule(ActionBase):
             allowed = any(re.search(each["match"], text) for each in json.load(file))
         if not allowed:
             return {"failed": True, "msg": "this command would run on this machine: the import runs none"}
-        done = subprocess.run(
-            f"{ISOLATED} {text}", shell=True, capture_output=True, text=True, check=False, timeout=60
-        )
+        # Without a shell: what follows a `;` would run outside of the namespaces.
+        words = [*ISOLATED, *(args.get("argv") or shlex.split(text))]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
         failed = {"failed": True, "msg": done.stderr[-500:]} if done.returncode else {}
         return {
             "changed": True,
