@@ -30,13 +30,33 @@ class AgentError(Exception):
         self.command = command
 
 
+class Issue(str):
+    """One thing that is wrong in an input, in a sentence, and what programs need to know of it.
+
+    `label` is the place of the value, with which the sentence begins, `what` is the rest. `line` is the line
+    of the input, from 1, if its syntax is wrong. `by_template`: the value is the result of a template.
+    """
+
+    def __new__(
+        cls, what: str, label: str = "", *, line: int | None = None, by_template: bool = False
+    ) -> Issue:
+        issue = super().__new__(cls, f"{label}: {what}" if label else what)
+        issue.what, issue.label, issue.line, issue.by_template = what, label, line, by_template
+        return issue
+
+    what: str
+    label: str
+    line: int | None
+    by_template: bool
+
+
 class Issues(AgentError):
     """All issues of one input in one error. Each is a text of the form `<name>: <what is wrong>`."""
 
     subject = "input"
 
     def __init__(self, issues: Sequence[str]) -> None:
-        self.issues = tuple(issues)
+        self.issues = tuple(each if isinstance(each, Issue) else Issue(each) for each in issues)
         count = f"{len(self.issues)} issues" if len(self.issues) > 1 else "1 issue"
         super().__init__(f"{self.subject}: {count}: " + "; ".join(self.issues))
 

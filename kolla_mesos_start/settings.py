@@ -160,12 +160,12 @@ def _listable(path: str) -> bool:
     return os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)
 
 
-def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
+def _tls_issues(ca: str, cert: str | None, key: str | None, labels: Labels) -> Sequence[str]:
     """Why TLS can't load the files. Checked here, because connections would be retried for ever."""
     from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
 
     try:
-        make_context(ca, cert, key, labels=LABELS)
+        make_context(ca, cert, key, labels=labels)
     except UnusableFiles as error:
         return error.issues
     return ()
@@ -180,11 +180,15 @@ def parse(
     listable: Callable[[str], bool] = _listable,
     exists: Callable[[str], bool] = os.path.exists,
     uid: Callable[[], int] = os.getuid,
-    tls_issues: Callable[[str, str | None, str | None], Sequence[str]] = _tls_issues,
+    tls_issues: Callable[[str, str | None, str | None, Labels], Sequence[str]] = _tls_issues,
     first_environ: Callable[[], str] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings of an environment. Raises BadEnvironment with an issue for each bad variable."""
-    variables = _Variables({**environ, OS_HOSTNAME: hostname()})
+    """The settings of an environment. Raises BadEnvironment with an issue for each bad variable.
+
+    `names`: how messages name a variable, if not by its own name.
+    """
+    variables = _Variables({**environ, OS_HOSTNAME: hostname()}, names or {})
     read, require = variables.read, variables.require
     hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
     deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
@@ -277,8 +281,9 @@ class _Unexpected(Exception):
 class _Variables:
     """The variables, read one by one; `issues` collects the errors."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], names: Mapping[str, str]) -> None:
         self.environ = environ
+        self._names = names
         self.issues: list[str] = []
         self._asked: set[str] = set()
 
@@ -296,6 +301,10 @@ class _Variables:
             for name in names
             if not re.fullmatch(_OF_KUBERNETES, name)
         )
+
+    def shown(self, name: str) -> str:
+        """The name of the variable in messages."""
+        return self._names.get(name, name)
 
     def is_set(self, name: str) -> bool:
         """Whether the variable counts as set; the module's docstring explains empty ones."""
@@ -323,7 +332,7 @@ class _Variables:
             return convert(value or "")
         except _Unexpected as unexpected:
             found = "is not set" if value is None else f"is {value!r}"
-            subject = name if unexpected.hidden else f"{name} {found}"
+            subject = self.shown(name) if unexpected.hidden else f"{self.shown(name)} {found}"
             self.issues.append(f"{subject}: expected {unexpected.expected}")
             return otherwise
 
@@ -343,20 +352,22 @@ def _host_is_pod(variables: _Variables) -> bool:
 def _tls(
     variables: _Variables,
     file: Callable[[str], str],
-    tls_issues: Callable[[str, str | None, str | None], Sequence[str]],
+    tls_issues: Callable[[str, str | None, str | None, Labels], Sequence[str]],
 ) -> tuple[str | None, str | None, str | None]:
     """The files of the CA, the client's certificate and its key, if they can be loaded together."""
     before = len(variables.issues)
+    labels = Labels(*map(variables.shown, LABELS))
     if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
-        variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
+        variables.issues.append(f"{labels.key} is set, {labels.cert} is not: expected both or none")
     if variables.is_set("KOLLA_ZK_CERT") and not variables.is_set("KOLLA_ZK_CA"):
         # Without a CA the server would not be verified.
-        variables.issues.append("KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not: expected the CA of the ensemble")
+        what = f"{labels.cert} is set, {labels.ca} is not: expected the CA of the ensemble"
+        variables.issues.append(what)
     ca = variables.read("KOLLA_ZK_CA", file, None)
     cert = variables.read("KOLLA_ZK_CERT", file, None)
     key = variables.read("KOLLA_ZK_KEY", file, None)
     if ca and len(variables.issues) == before:
-        variables.issues.extend(tls_issues(ca, cert, key))
+        variables.issues.extend(tls_issues(ca, cert, key, labels))
     return ca, cert, key
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.texts import labelled, sublabel
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, Issue
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -53,13 +53,13 @@ def load(data: bytes) -> Document:
             text, object_pairs_hook=mapping, parse_int=number, parse_float=number, parse_constant=number
         )
     except json.JSONDecodeError as error:
-        what = f"{_plain(error.msg)}, line {error.lineno} column {error.colno}"
-        raise BadDefinition([f"bad JSON: {what}"]) from error
+        what = f"bad JSON: {_plain(error.msg)}, line {error.lineno} column {error.colno}"
+        raise BadDefinition([Issue(what, line=error.lineno)]) from error
     except RecursionError as error:
         raise BadDefinition(["bad JSON: nested too deep"]) from error
     if issues:
         labels = {id(value): label for label, value in _walk(root)}
-        raise BadDefinition([f"{labels.get(id(value), 'definition')}: {what}" for value, what in issues])
+        raise BadDefinition([Issue(what, labels.get(id(value), "definition")) for value, what in issues])
     if not isinstance(root, dict):
         raise BadDefinition([f"expected a JSON object, found {json_type(root)}"])
     return Document(root)
@@ -109,7 +109,7 @@ def _decode(data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        raise BadDefinition([f"not UTF-8 text, line {line} column {column}"]) from error
+        raise BadDefinition([Issue(f"not UTF-8 text, line {line} column {column}", line=line)]) from error
 
 
 def _finite(literal: str) -> int | float | None:

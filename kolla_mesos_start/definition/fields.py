@@ -11,6 +11,7 @@ import re
 from kolla_mesos_start.definition.document import json_type
 from kolla_mesos_start.definition.forms import unusable
 from kolla_mesos_start.definition.texts import SHOWN, Text, sublabel
+from kolla_mesos_start.errors import Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MAX_NUMBER = 1_000_000_000
 """The largest number that a definition may hold; in seconds 31 years, which every clock can add."""
 
-BY_TEMPLATE = ", but its template rendered to something else"
+_BY_TEMPLATE = ", but its template rendered to something else"
 _INTEGER = r"\s*-?[0-9]{1,18}\s*"
 _SECONDS = r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?\s*"
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
@@ -38,10 +39,14 @@ class Reading:
 
     def __init__(self, render: Render) -> None:
         self._render = render
-        self.issues: list[str] = []
+        self.issues: list[Issue] = []
 
-    def report(self, label: str, issue: str) -> None:
-        self.issues.append(f"{label}: {issue}")
+    def report(self, label: str, what: str) -> None:
+        self.issues.append(Issue(what, label))
+
+    def report_result(self, label: str, what: str) -> None:
+        """The result of the template at `label` is wrong. It is not shown, because it may hold a secret."""
+        self.issues.append(Issue(what + _BY_TEMPLATE, label, by_template=True))
 
     def rendered(self, text: Text) -> str:
         return self._render(text) if text.is_template else text.text
@@ -51,7 +56,7 @@ class Reading:
         value = self.rendered(text)
         reason = unusable(value) or form(value)
         if reason:
-            self.report(text.label, f"{reason}{BY_TEMPLATE if text.is_template else ''}")
+            (self.report_result if text.is_template else self.report)(text.label, reason)
         return value
 
     def integer(self, label: str, value: object) -> int | None:
@@ -135,7 +140,7 @@ class Fields:
     def items(self, key: str) -> Sequence[object]:
         value = self.raw(key)
         if value is not None and not isinstance(value, list):
-            self.report(key, f"expected a list{self.found(key)}")
+            self.unexpected(key, "expected a list")
         return value if isinstance(value, list) else ()
 
     def integer(self, key: str, default: D, least: int = 0, most: int = MAX_NUMBER) -> int | D:
@@ -174,8 +179,10 @@ class Fields:
             return self._default(key, default, "text")
         reason = unusable(value) or form(value)
         if reason:
-            shown = not secret or Text(key, str(self.raw(key))).is_template
-            self.report(key, f"{reason}{self.found(key) if shown else ''}")
+            if secret and not self._is_template(key):
+                self.report(key, reason)
+            else:
+                self.unexpected(key, reason)
             return default
         return value
 
@@ -199,18 +206,25 @@ class Fields:
         value = self._values.get(key, default)
         return self.reading.rendered(Text(self.label_of(key), value)) if isinstance(value, str) else value
 
-    def found(self, key: str) -> str:
-        """`, found ...`, to end a message. The result of a template is not shown: it may hold a secret."""
+    def unexpected(self, key: str, expected: str) -> None:
+        """Report what was expected, and what was found."""
         value = self.raw(key)
-        if isinstance(value, str):
-            return BY_TEMPLATE if Text(key, value).is_template else f", found {value[:SHOWN]!r}"
-        if json_type(value) == "a number":
-            return f", found {str(value)[:SHOWN]}"
-        return f", found {json_type(value)}"
+        if self._is_template(key):
+            self.reading.report_result(self.label_of(key), expected)
+        elif isinstance(value, str):
+            self.report(key, f"{expected}, found {value[:SHOWN]!r}")
+        elif json_type(value) == "a number":
+            self.report(key, f"{expected}, found {str(value)[:SHOWN]}")
+        else:
+            self.report(key, f"{expected}, found {json_type(value)}")
+
+    def _is_template(self, key: str) -> bool:
+        value = self.raw(key)
+        return isinstance(value, str) and Text(key, value).is_template
 
     def _default(self, key: str, default: D, expected: str) -> D:
         if key in self._values and not (self.raw(key) is None and default is None):
-            self.report(key, f"expected {expected}{self.found(key)}")
+            self.unexpected(key, f"expected {expected}")
         return default
 
 

@@ -6,7 +6,7 @@ from kolla_mesos_start.definition import argv, forms
 from kolla_mesos_start.definition.fields import Reading
 from kolla_mesos_start.definition.model import Step
 from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def late_texts(command: Command) -> tuple[Text, ...]:
     return rendered_by(lambda render: _resolve(command, render))
 
 
-def _resolve(command: Command, render: Render) -> tuple[Step, list[str]]:
+def _resolve(command: Command, render: Render) -> tuple[Step, list[Issue]]:
     resolver = _Resolver(Reading(render), command.label)
     text = resolver.command("command", command.command)
     line = resolver.command_line("command", text)

@@ -33,7 +33,7 @@ from kolla_mesos_start.definition.model import (
     Ready,
 )
 from kolla_mesos_start.definition.texts import SHOWN, Text, labelled, rendered_by, sublabel
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def early_texts(document: Document) -> tuple[Text, ...]:
     return rendered_by(lambda render: read(document, "", render))
 
 
-def read(document: Document, service_name: str, render: Render) -> tuple[Graph, list[str]]:
+def read(document: Document, service_name: str, render: Render) -> tuple[Graph, list[Issue]]:
     """The command graph as far as it can be read, and all issues."""
     reading = Reading(render)
     root = Fields(reading, "", document.root, ("name", "commands", "service"), SCHEDULER_KEYS)
@@ -257,7 +257,7 @@ def run_once(fields: Fields, key: str) -> str | None:
         return LOCAL
     flag = to_boolean(value)
     if flag is None:
-        fields.report(key, f'expected true, false or "host"{fields.found(key)}')
+        fields.unexpected(key, 'expected true, false or "host"')
     elif not flag and fields.raw("generation") is not None:
         fields.report("generation", "is only allowed with run_once")
     return GLOBAL if flag else None

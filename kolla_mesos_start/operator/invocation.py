@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -152,17 +151,15 @@ class Invocation:
         if not kept.get("KOLLA_ZK_HOSTS"):
             raise BadUsage("give --hosts, or set KOLLA_ZK_HOSTS: h1:2181,h2:2181[/chroot]")
         try:
-            found = settings.parse(kept)
+            found = settings.parse(kept, names=self._names())
         except BadEnvironment as error:
-            raise BadConnection([self._as_given(issue) for issue in error.issues]) from error
+            raise BadConnection(error.issues) from error
         return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
 
-    def _as_given(self, issue: str) -> str:
-        """Name the option instead of its variable if the option was given."""
-        for option, name in VARIABLES.items():
-            if getattr(self.options, option, None):
-                issue = re.sub(rf"\b{name}\b", _flag(option), issue)
-        return issue
+    def _names(self) -> Mapping[str, str]:
+        """The option for each variable whose value was given by an option."""
+        given = {option: name for option, name in VARIABLES.items() if getattr(self.options, option, None)}
+        return {name: _flag(option) for option, name in given.items()}
 
     @property
     def client(self) -> OperatorClient:
@@ -176,12 +173,13 @@ class Invocation:
 
     def _warn_of_readable_files(self) -> None:
         """Warn of credentials and keys that every user can read."""
+        names = self._names()
         for variable, path, mode in world_readable({**self.environ, **connection_options(self.options)}):
             text = (
-                f"warning: {variable}: every user of this host can read {path} (mode {mode:04o}), and then"
-                f" has your rights in ZooKeeper: chmod 600 {path}"
+                f"warning: {names.get(variable, variable)}: every user of this host can read {path} (mode"
+                f" {mode:04o}), and then has your rights in ZooKeeper: chmod 600 {path}"
             )
-            self.err.print(self._as_given(text), markup=False)
+            self.err.print(text, markup=False)
 
     def confirmed(self, what: str) -> bool:
         """Whether the operator confirms `what`. The session stays alive while the question is open."""

@@ -14,7 +14,6 @@ Access = Union[nodes.Getattr, nodes.Getitem]
 
 # The filters of jinja2 whose result is missing for an empty list.
 NEED_ITEMS = ("first", "last", "max", "min", "random")
-NO_PORT = "has registered no port"
 
 
 def missing_expression(
@@ -108,4 +107,5 @@ def _why_no_port(values: Mapping[str, object]) -> str:
     names = list(getattr(values.get("ready_instances"), "without_port", ()))
     if not names:
         return ""
-    return f"an instance of {' or '.join(names)} {NO_PORT}: set its KOLLA_PORTS (`ports` in launch.yml)"
+    instance = f"an instance of {' or '.join(names)}"
+    return f"{instance} has registered no port: set its KOLLA_PORTS (`ports` in launch.yml)"

@@ -84,7 +84,8 @@ class Detail(NamedTuple):
     `claim` identifies the attempt. `token` grows with every attempt: it exceeds `after`, the token of the
     previous attempt or the token floor (see `token_of`). `newest` is the generation of the last earlier
     attempt that succeeded. Times are seconds since the epoch, only for people. `message` never contains
-    output or command text.
+    output or command text. `adopted` and `taken_back` name the operator who has recorded it as done, and who
+    has had it run again since then.
     """
 
     attempt: int = 0
@@ -99,6 +100,8 @@ class Detail(NamedTuple):
     token: int | None = None
     message: str = ""
     newest: str | None = None
+    adopted: str | None = None
+    taken_back: str | None = None
 
     @property
     def newest_done(self) -> str | None:
@@ -135,6 +138,8 @@ DETAIL_TYPES: dict[str, tuple[type, ...]] = {
     "token": (int, *NULL),
     "message": TEXT,
     "newest": TEXT + NULL,
+    "adopted": TEXT + NULL,
+    "taken_back": TEXT + NULL,
 }
 
 

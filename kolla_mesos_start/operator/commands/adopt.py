@@ -17,7 +17,6 @@ from kolla_mesos_start.operator.ensemble import connection, event_record, servic
 from kolla_mesos_start.operator.ensemble.connection import Changes, OperatorClient
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
-from kolla_mesos_start.operator.live.model import ADOPTED
 from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
 from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.states import DONE, Detail, encode_mark
@@ -84,7 +83,8 @@ def _record(
         finished=now,
         state=DONE,
         token=token,
-        message=f"{ADOPTED}{operator()}",
+        message=f"adopted by {operator()}",
+        adopted=operator(),
     )
 
 

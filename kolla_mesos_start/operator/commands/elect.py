@@ -217,8 +217,7 @@ def lines(service: LiveService, election: LiveElection, now: float) -> Iterator[
     style = "bold green" if election.is_settled else "bold red" if election.refused else "bold yellow"
     yield Line(f"{service.name}  ", style, _headline(election, now))
     for refusal in election.refused_alone:
-        head, colon, text = refusal.partition(": ")
-        yield Line(f"{head}{colon}", STYLES[MISSING], text)
+        yield Line(refusal, STYLES[MISSING])
     if election.missing_hosts:
         yield Line("missing: ", STYLES[MISSING], election.missing_hosts)
     yield Line("cluster  ", "", _cluster(found))

@@ -16,7 +16,6 @@ from kolla_mesos_start.operator.ensemble import connection, containers, event_re
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, Changes, OperatorClient
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import one_time
-from kolla_mesos_start.operator.live.model import ADOPTED, TAKEN_BACK
 from kolla_mesos_start.operator.live.one_time import OneTime, Record, add_command
 from kolla_mesos_start.operator.terminal.user import operator
 from kolla_mesos_start.tree.states import DONE, WAITING, Detail
@@ -69,11 +68,10 @@ def _take_back(client: OperatorClient, one: OneTime, record: Record, transaction
     for name in succeeded if len(marks) < 2 else ():
         transaction.delete(f"{hosts}/{name}")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    taken_back = f"{TAKEN_BACK}{operator()} at {when}"
-    adopted = record.detail.message.startswith(ADOPTED)
-    # Then no container has run it, which stays recorded.
-    message = f"{record.detail.message.partition(',')[0]}, {taken_back}" if adopted else taken_back
-    return record.detail._replace(message=message)
+    message = f"taken back by {operator()} at {when}"
+    if record.detail.adopted:  # Then no container has run it, which stays recorded.
+        message = f"adopted by {record.detail.adopted}, {message}"
+    return record.detail._replace(message=message, taken_back=operator())
 
 
 def _take_back_everywhere(client: OperatorClient, one: OneTime) -> None:

@@ -12,7 +12,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection
 from kolla_mesos_start.operator.deployment import directory, secrets_file, source
 from kolla_mesos_start.operator.deployment.directory import Deployment
-from kolla_mesos_start.operator.deployment.findings import Finding, counted, from_issue, refuse
+from kolla_mesos_start.operator.deployment.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.local import private_zookeeper
 from kolla_mesos_start.operator.local.containers import DIES_WITH_US
@@ -47,7 +47,7 @@ def _bad_json(contents: Deployment) -> Iterator[Finding]:
         try:
             load(service.definition)
         except BadDefinition as error:
-            yield from (from_issue(service.source, issue) for issue in error.issues)
+            yield from (from_parser(service.source, issue) for issue in error.issues)
 
 
 def _check_machine(invocation: Invocation) -> None:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment import acl, formats, launch
 from kolla_mesos_start.operator.deployment.acl import Plan
-from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Sources, from_issue
+from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Sources, from_parser
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile
 from kolla_mesos_start.operator.terminal.suggestions import nearest
@@ -182,14 +182,11 @@ class _DirectoryPass:
         )
 
     def wrong(self, path: Path, what: str, label: str = "") -> None:
-        found = from_issue(self.relative(path), what)
-        if label:
-            place = formats.places(path.read_bytes()).get(label)
-            found = found._replace(line=place and place.line)
-        self.findings.append(found)
+        place = formats.places(path.read_bytes()).get(label) if label else None
+        self.findings.append(Finding(ERROR, self.relative(path), place and place.line, what))
 
     def unreadable(self, path: Path, error: BadDefinition) -> None:
-        self.findings += (from_issue(self.relative(path), issue) for issue in error.issues)
+        self.findings += (from_parser(self.relative(path), issue) for issue in error.issues)
 
     def read(self, path: Path) -> bytes | None:
         """The content of a file; None if it can't be read, which is reported."""

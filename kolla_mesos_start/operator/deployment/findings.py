@@ -6,13 +6,13 @@ except for reading a file again to find a line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Callable, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
+from kolla_mesos_start import errors
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.deployment.formats import TextPlace
@@ -22,12 +22,14 @@ COLOURS = {ERROR: "bold red", WARNING: "yellow"}
 
 
 class Finding(NamedTuple):
-    """One mistake. `file` is its path in the directory, `line` is None if no single line is wrong."""
+    """One mistake. `file` is its path in the directory, `line` is None if no single line is wrong, `label`
+    the value in the file that it is about."""
 
     severity: str
     file: str
     line: int | None
     message: str
+    label: str = ""
 
     @property
     def place(self) -> str:
@@ -48,10 +50,9 @@ class DataSource(NamedTuple):
 Sources = Mapping[str, DataSource]
 
 
-def from_issue(file: str, issue: str, severity: str = ERROR) -> Finding:
-    """The finding for an issue of a parser, which may name the line at its end."""
-    match = re.search(r", line ([0-9]+)( column [0-9]+)?$", issue)
-    return Finding(severity, file, int(match[1]) if match else None, issue)
+def from_parser(file: str, issue: errors.Issue) -> Finding:
+    """The finding for an issue of the parser of `file`."""
+    return Finding(ERROR, file, issue.line, issue)
 
 
 def first_lines(uses: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -66,14 +67,13 @@ class Issue(NamedTuple):
     """A mistake in the znode `node`, a path below the deployment; `located` turns it into a Finding.
 
     It is in the value at `label`, or on a `line` of the text. With both, `line` is relative to the text at
-    the label. If `label` is None, the message is one of the agent's parser, and begins with the label. Of
-    several issues `about` the same on one line, the first is kept, or the first error.
+    the label. Of several issues `about` the same on one line, the first is kept, or the first error.
     """
 
     severity: str
     node: str
     message: str
-    label: str | None = ""
+    label: str = ""
     line: int | None = None
     about: str = ""
 
@@ -94,28 +94,13 @@ def located(issues: Iterable[Issue], sources: Sources, lenient: Iterable[str] = 
             places[source.file] = formats.places(source.read()) if source.read else {}
         if f"{issue.node}/".startswith(below):
             issue = issue._replace(severity=WARNING)
-        finding = _located(issue, source, places[source.file])
-        key = (finding.file, finding.line, issue.about or _without_command(issue) or finding.message)
+        line = _line(source.label, issue.label, issue.line, places[source.file])
+        finding = Finding(issue.severity, source.file, line, issue.message, issue.label)
+        key = (finding.file, finding.line, issue.about or finding.message)
         before = found.get(key)
         if before is None or (before.severity, finding.severity) == (WARNING, ERROR):
             found[key] = finding
     return list(found.values())
-
-
-def _located(issue: Issue, source: DataSource, places: Mapping[str, TextPlace]) -> Finding:
-    if issue.label is not None:
-        line = _line(source.label, issue.label, issue.line, places)
-        return Finding(issue.severity, source.file, line, issue.message)
-    parsed = from_issue(source.file, issue.message, issue.severity)
-    labels = [label for label in places if label and _begins(issue.message, label)]
-    line = _line(source.label, max(labels, key=len, default=""), None, places)
-    return parsed if parsed.line else parsed._replace(line=line)
-
-
-def _without_command(issue: Issue) -> str:
-    """A parser's message without its command: an alias repeats a mistake in several commands."""
-    parsed = issue.label is None
-    return re.sub(r"^(commands\.[^.:]+|service\.daemon)\.", "", issue.message) if parsed else ""
 
 
 def _line(outer: str, label: str, line: int | None, places: Mapping[str, TextPlace]) -> int | None:
@@ -127,10 +112,6 @@ def _line(outer: str, label: str, line: int | None, places: Mapping[str, TextPla
     if place is None or (not full and not line):
         return line
     return place.line if line is None else place.text + line - 1
-
-
-def _begins(issue: str, label: str) -> bool:
-    return issue.startswith(label) and issue[len(label) : len(label) + 1] in (":", ".", "[")
 
 
 class InvalidDirectory(BadDefinition):

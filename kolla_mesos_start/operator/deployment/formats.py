@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.errors import BadDefinition, BadUsage, Issue
 
 SUFFIXES = (".yml", ".yaml", ".json")
 
@@ -149,7 +149,8 @@ def _json(data: bytes) -> object:
             data, object_pairs_hook=_mapping, parse_int=str, parse_float=str, parse_constant=str
         )
     except json.JSONDecodeError as error:
-        raise BadDefinition([f"bad JSON: {error.msg}, line {error.lineno} column {error.colno}"]) from error
+        what = f"bad JSON: {error.msg}, line {error.lineno} column {error.colno}"
+        raise BadDefinition([Issue(what, line=error.lineno)]) from error
     except UnicodeDecodeError as error:
         raise BadDefinition(["bad JSON: not UTF-8 text"]) from error
     except RecursionError as error:

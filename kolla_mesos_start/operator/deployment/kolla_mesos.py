@@ -40,7 +40,7 @@ from kolla_mesos_start.operator.deployment.findings import (
     Finding,
     Issue,
     first_lines,
-    from_issue,
+    from_parser,
     located,
 )
 from kolla_mesos_start.operator.deployment.templates import BadTemplate
@@ -146,7 +146,7 @@ class _LayoutPass:
         try:
             values = formats.values(path, booleans=True)
         except BadDefinition as error:
-            self.findings += [from_issue(file, issue) for issue in error.issues]
+            self.findings += [from_parser(file, issue) for issue in error.issues]
             self.unread.add(project)
             return Raw({}, {})
         return Raw(values, {name: DataSource(file, name, path.read_bytes) for name in values})
@@ -232,7 +232,7 @@ class _LayoutPass:
             template = templates.read(source)
             text, missing = self.sandbox.render(Text(file, source), known)
         except BadDefinition as error:
-            self.findings += [from_issue(file, issue) for issue in error.issues]
+            self.findings += [from_parser(file, issue) for issue in error.issues]
             return None
         except UnicodeDecodeError:
             self.findings.append(Finding(ERROR, file, None, "not UTF-8 text"))
@@ -261,7 +261,7 @@ class _LayoutPass:
         try:
             content = formats.document(rendered)
         except BadDefinition as error:
-            self.findings += [from_issue(file, issue) for issue in error.issues]
+            self.findings += [from_parser(file, issue) for issue in error.issues]
             return {}
         if content is None:
             self.findings.append(Finding(ERROR, file, None, "empty: expected `commands`, `service`, or both"))

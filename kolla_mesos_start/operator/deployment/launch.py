@@ -134,7 +134,7 @@ def parse(
     )
     if not reading.issues:
         _check_placed(reading, launch)
-    findings = launch.located(Issue(ERROR, NAME, issue, None) for issue in reading.issues)
+    findings = launch.located(Issue(ERROR, NAME, issue, issue.label, issue.line) for issue in reading.issues)
     return LaunchFile() if reading.issues else launch, findings
 
 

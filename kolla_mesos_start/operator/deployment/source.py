@@ -29,7 +29,7 @@ from kolla_mesos_start.operator.deployment.findings import (
     DataSource,
     Finding,
     Issue,
-    from_issue,
+    from_parser,
     located,
 )
 from kolla_mesos_start.operator.terminal.suggestions import NotThere
@@ -136,7 +136,7 @@ def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequenc
     try:
         plan, issues = acl.parse(formats.values(path))
     except BadDefinition as error:
-        return None, {}, [from_issue(path.name, issue) for issue in error.issues]
+        return None, {}, [from_parser(path.name, issue) for issue in error.issues]
     sources = {acl.NODE: DataSource(path.name, read=path.read_bytes)}
     wrong = (Issue(ERROR, acl.NODE, f"{label}: {issue}", label) for label, issue in issues)
     return plan, sources, located(wrong, sources)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from kolla_mesos_start.definition.texts import labelled, sublabel
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, Issue
 
 # The total size in characters of all aliases of a document when they are expanded. A znode cannot contain
 # more, and nested aliases can have any size.
@@ -238,5 +238,8 @@ def _walk(root: yaml.Node) -> Iterator[tuple[str, int, int]]:
             left += ((below, item, item) for below, item in labelled(label, node.value))
 
 
-def _placed(problem: str, mark: yaml.Mark | None) -> str:
-    return f"bad YAML: {problem}" + (f", line {mark.line + 1} column {mark.column + 1}" if mark else "")
+def _placed(problem: str, mark: yaml.Mark | None) -> Issue:
+    if mark is None:
+        return Issue(f"bad YAML: {problem}")
+    line = mark.line + 1
+    return Issue(f"bad YAML: {problem}, line {line} column {mark.column + 1}", line=line)

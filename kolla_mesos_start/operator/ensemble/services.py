@@ -70,16 +70,16 @@ def follows(definition: bytes) -> bool:
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; invalid templates are ignored."""
-    return frozenset().union(*map(_names, template_texts(definition, files)))
+    return frozenset().union(*(_names(text) for _, text in template_texts(definition, files)))
 
 
-def template_texts(definition: bytes, files: Mapping[str, bytes]) -> list[Text]:
-    """The texts of a definition, and the files that may be templates."""
-    texts = [Text("definition", each) for each in _all(_parsed(definition)) if isinstance(each, str)]
+def template_texts(definition: bytes, files: Mapping[str, bytes]) -> Iterator[tuple[str, Text]]:
+    """The texts of a definition, with an empty name, and the files that may be templates, with theirs."""
+    yield from (("", Text("definition", each)) for each in _all(_parsed(definition)) if isinstance(each, str))
     for name, data in files.items():
         text = _template(name, data)
-        texts += [text] if text else []
-    return texts
+        if text:
+            yield name, text
 
 
 def counted_commands(definition: bytes) -> frozenset[str]:

@@ -18,8 +18,6 @@ from kolla_mesos_start.tree.states import Detail, Unmet
 
 # In exec mode the agent is replaced by the daemon, and not its parent.
 UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is exec)"
-# What the message of a record contains that `adopt` or `rerun` has written.
-ADOPTED, TAKEN_BACK = "adopted by ", "taken back by "
 
 
 class EndedStart(NamedTuple):
@@ -72,12 +70,12 @@ class Attempt(NamedTuple):
     @property
     def is_adopted(self) -> bool:
         """Whether no container has run it: an operator has recorded it as done."""
-        return self.detail.message.startswith(ADOPTED)
+        return self.detail.adopted is not None
 
     @property
     def is_taken_back(self) -> bool:
         """Whether an operator has written the record after the attempt."""
-        return TAKEN_BACK in self.detail.message
+        return self.detail.taken_back is not None
 
 
 class LiveStep(NamedTuple):

@@ -157,7 +157,7 @@ def needing(invocation: Invocation, change: ChangedVariable) -> dict[str, str]:
         if known and not hosts:
             continue
         errors, without = (_errors(invocation, each, service.name, hosts) for each in (before, after))
-        where = [_where(each) for each in without if each not in errors]
+        where = [_where(each, service.name) for each in without if each not in errors]
         if where:
             some = "" if known == set(hosts) else f" on {', '.join(sorted(hosts)[: containers.SHOWN_HOSTS])}"
             found[service.name] = f"{service.name}{some} needs {change.name} ({'; '.join(where)})"
@@ -179,6 +179,7 @@ def _errors(invocation: Invocation, deployment: Deployment, name: str, hosts: Se
     return [each for each in findings if each.severity == ERROR]
 
 
-def _where(finding: Finding) -> str:
-    template = finding.message.partition(" needs the variable ")[0]
+def _where(finding: Finding, service: str) -> str:
+    """The template with the error: the label of a text in the definition, or a file."""
+    template = finding.label or f"file {finding.file.removeprefix(f'{service}/{FILES}/')}"
     return f"{template} line {finding.line}" if finding.line else template

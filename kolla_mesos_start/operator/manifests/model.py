@@ -283,10 +283,9 @@ def _ports_read(deployment: Deployment, site: Site, workloads: Sequence[Workload
     }
     for service in directory.enabled(deployment):
         known = _known(deployment, site, service)
-        for text in template_texts(service.definition, service.files) if without else ():
+        for file, text in template_texts(service.definition, service.files) if without else ():
             if "ready_instances" not in text.text:
                 continue
-            file = text.label.partition("file ")[2]
             node = f"{service.name}/{directory.FILES}/{file}" if file else service.name
             for other, line in ports_read(text, *known, without):
                 what = (

@@ -14,8 +14,9 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Callable
 
+from kolla_mesos_start import errors
 from kolla_mesos_start.definition.document import Document, digest, load
-from kolla_mesos_start.definition.fields import BY_TEMPLATE, to_boolean
+from kolla_mesos_start.definition.fields import to_boolean
 from kolla_mesos_start.definition.forms import DAEMON, ELECTION
 from kolla_mesos_start.definition.model import File, Graph, Step
 from kolla_mesos_start.definition.resolve import resolve
@@ -43,11 +44,11 @@ from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation import checks, unused
 from kolla_mesos_start.operator.validation.checks import ServiceReading
 from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
-from kolla_mesos_start.render.expressions import NO_PORT
 from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
+COMMAND = r"^(commands\.[^.]+|service\.daemon)\."
 # Names in templates whose values only the agent knows.
 KNOWN_TO_AGENTS = BUILTIN - {"deployment_id", "service_name"} | {"api_interface"}
 
@@ -75,7 +76,7 @@ def build_graph(
         raise
     except BadDefinition as error:
         _check_missing(renderer, znodes, guessed)
-        issues = [issue for issue in error.issues if not (guessed and BY_TEMPLATE in issue)]
+        issues = [issue for issue in error.issues if not (guessed and issue.by_template)]
         if issues:
             raise BadDefinition(issues) from error
         return None
@@ -123,12 +124,17 @@ def ports_read(
             renderer.text(text)
         return renderer.missing
 
-    missing(instances)
+    present = set(missing(instances))
     for service in [each for each in asked if each in without]:
-        found = missing(partial(instances, portless=service))
-        lines = [each.line for each in found if NO_PORT in each.name]
-        if lines:
-            yield service, lines[0]
+        found = [each for each in missing(partial(instances, portless=service)) if each not in present]
+        if found:
+            yield service, found[0].line
+
+
+def from_definition(service: str, issue: errors.Issue) -> Issue:
+    """An issue of the agent's parser. An alias of YAML repeats a mistake in several commands."""
+    about = f"{re.sub(COMMAND, '', issue.label)}: {issue.what}"
+    return Issue(ERROR, service, issue, issue.label, issue.line, about)
 
 
 def _nobody(service: str) -> Sequence[Mapping[str, Any]]:
@@ -351,7 +357,7 @@ class _ServiceReader:
         try:
             return load(self.service.definition)
         except BadDefinition as error:
-            self.issues += (Issue(ERROR, self.service.name, issue, None) for issue in error.issues)
+            self.issues += (from_definition(self.service.name, issue) for issue in error.issues)
             return None
 
     def on_host(self, host: str) -> _OnHost:
@@ -419,11 +425,12 @@ class _OnHost:
             self.issues.append(Issue(ERROR, self.service.name, what, instances.LABEL))
         return found
 
-    def add_issues(self, issues: Sequence[str]) -> None:
+    def add_issues(self, issues: Sequence[errors.Issue]) -> None:
+        """Add the issues of the agent's parser, unless they are about values that only an agent knows."""
         for issue in issues:
-            at = issue.split(": ")[0]
+            at = issue.label
             if not any(label == at or label.startswith(f"{at}[") for label in self.unsure):
-                self.issues.append(Issue(ERROR, self.service.name, issue, None))
+                self.issues.append(from_definition(self.service.name, issue))
 
     # -- files --------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def unused(deployment: Deployment) -> Sequence[Finding]:
         # Otherwise a template is mounted in containers, or is empty because it could not be read.
         if files <= {name for name, data in service.files.items() if data}:
             texts = services.template_texts(service.definition, service.files)
-            used[service.name] = everywhere | _words(text.text for text in texts)
+            used[service.name] = everywhere | _words(text.text for _, text in texts)
             issues += _unused_variables(service, used[service.name])
     if enabled and len(used) == len(enabled):
         for name in deployment.variables.keys() - everywhere.union(*used.values()):
