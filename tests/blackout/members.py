@@ -228,7 +228,7 @@ class Member:
             return self.is_ready
 
         try:
-            eventually(ready_or_dead, f"{self.host} is ready", every=0.1)
+            eventually(ready_or_dead, f"{self.host} is ready")
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.log_end()}") from None
 

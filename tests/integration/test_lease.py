@@ -504,13 +504,8 @@ def test_only_a_running_attempt_is_renewed(zookeeper: Server, site: Site) -> Non
 
         site.let_go()
         eventually(lambda: len(site.runs("then")) == 2, "both have passed it")
-        for host in ("web1", "web2"):
-            # A plain command says that it runs while it does.
-            eventually(lambda host=host: site.state("then", host) == "running", f"{host} says so")  # type: ignore[misc]
-        quiet = [len(holders.asked), len(waiters.asked)]
-        passed_at = now()
-        eventually(lambda: now() > passed_at + SHORT, "some time passes")
-        assert [len(holders.asked), len(waiters.asked)] == quiet
+        # First they record that they run it. A lease would be renewed several times in such a time.
+        eventually(lambda: now() > max(*holders.asked, *waiters.asked) + SHORT, "no transactions any more")
         site.let_go("then")
         assert (holder.ends(), waiter.ends()) == (0, 0)
     finally:
