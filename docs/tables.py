@@ -4,6 +4,7 @@
     .. exit-statuses::                  of the agent
     .. subcommands::                    of kolla_mesos_ctl, each with its --help
     .. metrics::                        of kolla_mesos_ctl metrics
+    .. alerts::                         of etc/monitoring/alerts.yml
 
 What a key or a status means is written in the code, beside what it does; these directives only lay it out.
 """
@@ -14,8 +15,10 @@ import argparse
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import yaml
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
@@ -25,6 +28,7 @@ from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import json_schema
 from kolla_mesos_start.operator.metrics.families import FAMILIES, PREFIX, SUFFIXES
 
+CHECKOUT = Path(__file__).resolve().parents[1]
 COLUMNS = "88"  # of the terminal for which --help is printed
 
 
@@ -129,6 +133,24 @@ class Metrics(Generated):
         yield from table("45 20 35", ("metric", "labels", "meaning"), rows)
 
 
+class Alerts(Generated):
+    """The alerts for Prometheus."""
+
+    def text(self) -> Iterator[str]:
+        """A row for each, without the values that Prometheus puts into its texts."""
+        groups = yaml.safe_load((CHECKOUT / "etc/monitoring/alerts.yml").read_text())["groups"]
+        rows = (
+            (f"``{each['alert']}``", each["labels"]["severity"], each["annotations"]["action"])
+            for group in groups
+            for each in group["rules"]
+        )
+        yield from table("35 10 55", ("alert", "severity", "what to do"), (map(_plain, row) for row in rows))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"{{ \$labels\.(\w+) }}", lambda label: label[1].upper(), text)
+
+
 def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -149,4 +171,5 @@ def setup(app: Any) -> Mapping[str, bool]:
     app.add_directive("exit-statuses", ExitStatuses)
     app.add_directive("subcommands", Subcommands)
     app.add_directive("metrics", Metrics)
+    app.add_directive("alerts", Alerts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
