@@ -130,7 +130,7 @@ DECIDE = (
 )
 # The folders and modules of the operator's tool, lowest first: each imports only those before it.
 LAYERS = (
-    *("terminal", "deployment", "ensemble", "invocation", "validation", "live", "timeline", "metrics"),
+    *("terminal", "deployment", "ensemble", "invocation", "validation", "live", "timeline"),
     *("manifests", "kolla_ansible", "local", "commands", "cli"),
 )
 EFFECTS = {

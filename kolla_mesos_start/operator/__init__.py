@@ -7,9 +7,8 @@ Lowest first; each imports only what is above it in this list (`tests/test_house
     ensemble        a deployment's tree in ZooKeeper
     invocation      options, environment, and the connection of one run of the tool
     validation      what is wrong in a directory
-    live            a running deployment as one record, and why it is not up
+    live            a running deployment as one record, why it is not up, and its metrics
     timeline        how a start went
-    metrics         a running deployment for Prometheus
     manifests       files for launchers
     kolla_ansible   a directory from kolla-ansible's playbooks (`import`)
     local           a deployment on this machine (`up`)

@@ -8,9 +8,9 @@ import sys
 
 from kolla_mesos_start.errors import BadUsage, Stopped
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
+from kolla_mesos_start.operator.live.metrics import endpoint
+from kolla_mesos_start.operator.live.metrics.endpoint import PATH, Exposition, Server
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror
-from kolla_mesos_start.operator.metrics import endpoint
-from kolla_mesos_start.operator.metrics.endpoint import PATH, Exposition, Server
 
 
 def run(invocation: Invocation) -> int:

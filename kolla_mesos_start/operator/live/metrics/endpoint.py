@@ -19,10 +19,10 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.operator.live.metrics import families
+from kolla_mesos_start.operator.live.metrics.families import Connection, Text
 from kolla_mesos_start.operator.live.mirror import Mirror
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
-from kolla_mesos_start.operator.metrics import families
-from kolla_mesos_start.operator.metrics.families import Connection, Text
 
 PATH = "/metrics"
 REQUEST_TIMEOUT = 10.0  # seconds; a client that is slower is disconnected

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kolla_mesos_start.operator.metrics import families
-from kolla_mesos_start.operator.metrics.families import FAMILIES, Connection, Sample
+from kolla_mesos_start.operator.live.metrics import families
+from kolla_mesos_start.operator.live.metrics.families import FAMILIES, Connection, Sample
 from kolla_mesos_start.tree.publication import PublicationMark
 from tests.operator_tools.live.test_election import DEFINITION, FORMED, hosts
 from tests.operator_tools.trees import NOW, Tree, container, definition, deployment, one_time, ready

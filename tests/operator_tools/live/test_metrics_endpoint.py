@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kolla_mesos_start.errors import BadUsage, CannotWrite
-from kolla_mesos_start.operator.metrics.endpoint import Server, address
+from kolla_mesos_start.operator.live.metrics.endpoint import Server, address
 
 
 @pytest.mark.parametrize(
