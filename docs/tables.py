@@ -140,11 +140,11 @@ class Alerts(Generated):
         """A row for each, without the values that Prometheus puts into its texts."""
         groups = yaml.safe_load((CHECKOUT / "etc/monitoring/alerts.yml").read_text())["groups"]
         rows = (
-            (f"``{each['alert']}``", each["labels"]["severity"], each["annotations"]["action"])
+            (f"``{each['alert']}``", each["labels"]["severity"], _plain(each["annotations"]["action"]))
             for group in groups
             for each in group["rules"]
         )
-        yield from table("35 10 55", ("alert", "severity", "what to do"), (map(_plain, row) for row in rows))
+        yield from table("35 10 55", ("alert", "severity", "what to do"), rows)
 
 
 def _plain(text: str) -> str:

@@ -28,7 +28,15 @@ DOCUMENTS = (
 """Those that GitHub shows and PyPI renders."""
 # As PyPI does: a page can neither read a file nor bring HTML of its own.
 SETTINGS = {"report_level": 1, "halt_level": 5, "file_insertion_enabled": False, "raw_enabled": False}
-GENERATED = ("toctree", "literalinclude", "definition-keys", "exit-statuses", "subcommands", "metrics")
+GENERATED = (
+    "toctree",
+    "literalinclude",
+    "definition-keys",
+    "exit-statuses",
+    "subcommands",
+    "metrics",
+    "alerts",
+)
 
 
 class _Sphinx(Directive):  # type: ignore[misc]
