@@ -13,6 +13,7 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from tests.conftest import Deployment
+from tests.forked_tool import FORKS, can_fork
 from tests.waiting import LIMIT, eventually
 
 TOOL = Path(__file__).resolve().parents[1] / "bin" / "kolla_mesos_ctl"
@@ -40,13 +41,12 @@ def run_ctl(
     deployment: Deployment, *words: str | Path, given: str | bytes = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the tool with `given` on its standard input. No traceback, whatever it ends with."""
-    done = subprocess.run(
-        [sys.executable, TOOL, *words],
-        env=environ(deployment, **more),
-        input=given.encode() if isinstance(given, str) else given,
-        capture_output=True,
-        timeout=LIMIT,
-    )
+    env, data = environ(deployment, **more), given.encode() if isinstance(given, str) else given
+    if can_fork(env, data):
+        done = FORKS.run(TOOL, words, env, data, LIMIT)
+    else:
+        command = [sys.executable, TOOL, *words]
+        done = subprocess.run(command, env=env, input=data, capture_output=True, timeout=LIMIT)
     said, complained = done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in complained, complained
     return subprocess.CompletedProcess(done.args, done.returncode, said, complained)

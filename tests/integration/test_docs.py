@@ -326,10 +326,10 @@ def forgets_a_host(block: Block, ground: Ground) -> None:
     """One on which something has run."""
     site = Deployment(ground.stranger.hosts, "/kolla", "site")
     publish(site, "web", {"commands": {"once": {"command": "true"}}})
-    agent = ground.containers.start("web", "node1", **site.environ("web"))
+    agent = ground.containers.start("web", "OLD", **site.environ("web"))
     assert agent.ends() == 0
     environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "site"}
-    assert "removed the records of node1" in ground.stranger.types(block.text, **environ)
+    assert "removed the records of OLD" in ground.stranger.types(block.text, **environ)
 
 
 def rolls_back(block: Block, ground: Ground) -> None:
@@ -885,7 +885,10 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "umask 077": makes_a_credential,
         "serverCnxnFactory=": secures_an_ensemble,
     },
-    f"{GUIDE}/troubleshoot.rst": {"kubectl exec": is_a_probe_in_a_pod},
+    f"{GUIDE}/troubleshoot.rst": {
+        "kolla_mesos_ctl adopt": is_understood_by_the_tool,
+        "kubectl exec": is_a_probe_in_a_pod,
+    },
     f"{REFERENCE}/definition.rst": {'{"name": ': is_a_definition},
     f"{REFERENCE}/launch.rst": {"tag: ": places_the_containers},
     AGENT: {"kolla_mesos_start check": is_typed_in_a_container},
