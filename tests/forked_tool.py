@@ -26,8 +26,8 @@ from select import select
 
 from tests import CHECKOUT
 
-# The locale and Python's own options are those of the process that forks.
-OF_PYTHON = ("PYTHON", "LC_", "LANG")
+# What a process reads at its start: the locale, options of Python and of OpenSSL.
+OF_THE_PROCESS = ("PYTHON", "LC_", "LANG", "OPENSSL_")
 LARGEST_INPUT = 60_000  # bytes: a pipe holds that much
 
 
@@ -73,7 +73,7 @@ FORKS = Forks()
 
 def can_fork(env: Mapping[str, str], given: bytes) -> bool:
     """Whether a fork would behave as a tool that is started with this environment and input."""
-    return len(given) <= LARGEST_INPUT and not any(name.startswith(OF_PYTHON) for name in env)
+    return len(given) <= LARGEST_INPUT and not any(name.startswith(OF_THE_PROCESS) for name in env)
 
 
 def _start() -> socket.socket:
