@@ -32,6 +32,7 @@ CREATE = Create("/a", b"", [], 0)
         (GetData("/a", False), NOTHING + STAT, b""),
         (GetChildren2("/a", False), NAMES + STAT, ["a", "\u00e9"]),
     ],
+    ids=["data", "no data", "children"],
 )
 def test_what_a_znode_holds(operation: Any, reply: bytes, expected: object) -> None:
     """Without data it is empty: so `create PATH` of zkCli makes it."""
