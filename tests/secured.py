@@ -27,14 +27,14 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kolla_mesos_start.zookeeper.tls import make_context
 from tests.certificates import Authority
-from tests.zookeeper import HOST, Ensemble, Server, free_port
+from tests.zookeeper import CLASS_PATH, HOST, Ensemble, Server, free_port
 
 OPERATOR, SERVER = "operator", "server"
 TRUSTED = "trusted.pem"
 QUORUM = "quorum"  # a directory, with a CA for servers among themselves
 JARS = Path("/usr/share/java")
 NETTY = ("zookeeper.jar", "slf4j-simple.jar", *sorted(path.name for path in JARS.glob("netty-*.jar")))
-JAVA = ("-cp", ":".join(str(JARS / name) for name in NETTY))
+JAVA = ("-cp", CLASS_PATH or ":".join(str(JARS / name) for name in NETTY))
 # Only this part of a server can TLS.
 FACTORY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 LONG_SESSIONS = {"maxSessionTimeout": 60000}  # ms; for commands that are to live through an election

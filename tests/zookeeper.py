@@ -26,12 +26,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, TypeVar
 
+from kolla_mesos_start.operator.local import private_zookeeper
 from kolla_mesos_start.operator.local.private_zookeeper import HOST as HOST
-from kolla_mesos_start.operator.local.private_zookeeper import JAVA, SERVER, ask, configure
+from kolla_mesos_start.operator.local.private_zookeeper import SERVER, ask, configure
 from kolla_mesos_start.operator.local.private_zookeeper import free_port as free_port
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Started")
+
+# Another version than Debian's, with all jars that it needs (tests/zookeepers).
+CLASS_PATH = os.environ.get("ZOOKEEPER_CLASS_PATH", "")
+*OPTIONS, CP, DEBIANS = private_zookeeper.JAVA
+WARNINGS = "-Dorg.apache.logging.log4j.level=WARN"  # as the options have it for Debian's logger
+JAVA = (*OPTIONS, WARNINGS, CP, CLASS_PATH or DEBIANS)
 
 
 class Started:

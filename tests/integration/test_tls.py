@@ -29,17 +29,15 @@ from tests.waiting import eventually
 from tests.zookeeper import HOST, Server, free_port
 
 LIMIT, MORE = 1.0, 10.0  # seconds: KOLLA_ZK_CONNECT_TIMEOUT, and what the end may take besides
+# The default before 3.9, which allows only TLS 1.3.
+ONLY_1_2 = {"ssl.protocol": "TLSv1.2", "ssl.enabledProtocols": "TLSv1.2"}
 ONLY_1_3 = {
     "ssl.protocol": "TLSv1.3",
     "ssl.enabledProtocols": "TLSv1.3",
     "ssl.ciphersuites": "TLS_AES_128_GCM_SHA256",
 }
 # For a certificate with another kind of key than the server has: it agrees on nothing with anybody.
-NO_CIPHER = {
-    "ssl.protocol": "TLSv1.2",
-    "ssl.enabledProtocols": "TLSv1.2",
-    "ssl.ciphersuites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-}
+NO_CIPHER = {**ONLY_1_2, "ssl.ciphersuites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}
 AT_MOST_1_2 = """\
 openssl_conf = all
 [all]
@@ -76,7 +74,7 @@ class Places:
             peer = Peer(PEERS[place]).start()
             self._stack.callback(peer.stop)
             return {place: peer.port}
-        settings = {"only 1.3": ONLY_1_3, "no cipher": NO_CIPHER}.get(place, {})
+        settings = {"only 1.3": ONLY_1_3, "no cipher": NO_CIPHER}.get(place, ONLY_1_2)
         certificate = "expired-server-both.pem" if place == "expired" else "server-both.pem"
         port = free_port()
         server = Server(
