@@ -259,13 +259,17 @@ def causes(by_server: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(met)}: {what}" for what, met in servers.items())
 
 
+def was_closed(error: OSError) -> bool:
+    """Whether the server closed the connection: the error depends on when it did so."""
+    return isinstance(error, (ConnectionResetError, BrokenPipeError)) or error.errno == errno.ENOTCONN
+
+
 def handshake_cause(error: OSError, otherwise: str = "its port is for TLS (set KOLLA_ZK_CA)") -> str:
     """Why a server closed a new connection.
 
     ZooKeeper closes it without an answer for several reasons; `otherwise` is another one.
     """
-    # The error depends on when the server closed the connection.
-    if not isinstance(error, (ConnectionResetError, BrokenPipeError)) and error.errno != errno.ENOTCONN:
+    if not was_closed(error):
         return cause(error)
     return (
         "the server closed the connection without an answer. Either it is not serving yet (it is starting, or"
