@@ -155,10 +155,10 @@ def configure(path: Path, settings: Mapping[str, object]) -> None:
     path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
 
-def ask(port: int, word: str, seconds: float = 10.0) -> str:
+def ask(port: int, word: str, seconds: float = 10.0, host: str = HOST) -> str:
     """The server's answer to one of ZooKeeper's four-letter words; empty if none comes."""
     try:
-        with socket.create_connection((HOST, port), timeout=seconds) as connection:
+        with socket.create_connection((host, port), timeout=seconds) as connection:
             connection.sendall(word.encode())
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
     except OSError:
