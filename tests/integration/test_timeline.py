@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.operator_tools.trees import one_time
@@ -49,6 +51,26 @@ def test_the_timeline_of_a_finished_start(
     assert tool(deployment, "timeline", "--html", str(page)) == f"wrote {page}\n"
     assert page.read_text().count('<button class="bar') == 5
     assert "can't be written" in tool(deployment, "timeline", "--html", "/nowhere/x.html", status=73)
+
+
+def test_an_operators_actions_do_not_change_when_a_command_ran(
+    deployment: Deployment, containers: Containers, zk: KazooClient
+) -> None:
+    """What was adopted before the start is no part of it; after `rerun`, an attempt keeps its time."""
+    commands = {"fill": {"command": "true", "run_once": True}, "old": {"command": "true", "run_once": True}}
+    publish(deployment, "db", {"commands": commands})
+    tool(deployment, "adopt", "db/old")
+    adopted = zk.get(f"{deployment.path}/status/global/db/old/detail")[1].mtime / 1000
+    assert containers.start("db", "h1").ends() == 0
+    before = json.loads(tool(deployment, "timeline", "--format", "json"))
+    assert adopted < before["began"]
+    assert min(each["finished"] for each in before["steps"]) >= before["began"]
+    tool(deployment, "rerun", "db/fill")
+    fill, filled = (
+        next(each for each in data["steps"] if each["command"] == "db/fill")
+        for data in (before, json.loads(tool(deployment, "timeline", "--format", "json")))
+    )
+    assert filled["finished"] < fill["finished"] + 0.001  # ZooKeeper has whole milliseconds.
 
 
 def test_a_deployment_that_has_not_started_has_no_timeline(deployment: Deployment) -> None:

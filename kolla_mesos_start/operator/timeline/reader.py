@@ -4,10 +4,10 @@ What belongs here: which znodes say when something happened, and what each of th
 result.
 
 Times are the servers': a znode's ctime and mtime. Only the duration of an attempt is taken from its `detail`,
-because that has the times of the container's clock; the znode was written when the attempt ended. Nothing
-records when a daemon was executed: it counts as started when everything that it needs was there. Only the
-last run has times. That there was an earlier run shows in the number of attempts, and in the number of
-children that a znode has had.
+because that has the times of the container's clock; the znode was written when the attempt ended. `rerun`
+writes it again: then both times are taken from its `detail`. Nothing records when a daemon was executed: it
+counts as started when everything that it needs was there. Only the last run has times. An earlier run
+shows in the number of attempts, and in the number of children that a znode has had.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ class _StartReader:
         """All events in their order."""
         presences, appeared = list(self._presences()), dict(self._appeared())
         again = dict(self._started_again(appeared))
-        commands = [event for znodes, graph in self._graphs for event in self._commands(znodes, graph, again)]
+        first = min(appeared.values(), default=self._now)
+        commands = [
+            event for znodes, graph in self._graphs for event in self._commands(znodes, graph, again, first)
+        ]
         known = [event.step for event in (*presences, *commands)]
         began = min((*appeared.values(), *(step.started for step in known)), default=self._now)
         events = [*commands, *self._daemons(known, began, appeared, again)]
@@ -121,7 +124,10 @@ class _StartReader:
                     step = TimelineStep(f"{znodes.role}/{containers.PARTY}", each.host, (), each.at, each.at)
                     yield Event(step, DONE, 1, "")
 
-    def _commands(self, znodes: Znodes, graph: Graph, started_again: Mapping[str, float]) -> Iterator[Event]:
+    def _commands(
+        self, znodes: Znodes, graph: Graph, started_again: Mapping[str, float], first: float
+    ) -> Iterator[Event]:
+        """The attempts; `first` is when the first container appeared."""
         for command in graph.commands:
             for path in _details(command, znodes, hosts_of(znodes, self._view)):
                 znode = self._view.znode(path)
@@ -129,10 +135,15 @@ class _StartReader:
                 if znode is None or detail.started is None:
                     continue
                 started = finished = znode.stat.mtime / 1000
-                if detail.finished is None:
+                if detail.taken_back and detail.finished is not None:
+                    # The operator has written the znode since: only the container's clock is left.
+                    started, finished = detail.started, detail.finished
+                elif detail.finished is None:
                     finished = max(started, self._now)
                 else:
                     started -= max(0.0, detail.finished - detail.started)
+                if detail.adopted:  # It was done before the start, or at this time.
+                    started = finished = max(finished, first)
                 needs = self._needs(command, detail.host)
                 step = TimelineStep(command.path, detail.host, needs, started, finished)
                 if finished > started_again.get(step.container, finished):
