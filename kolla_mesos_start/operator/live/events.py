@@ -96,21 +96,40 @@ class EventReader(DeploymentReader):
 
     def queries(self, view: View) -> set[Query]:
         """What must be read."""
-        ready = (containers.ready_since_queries(each, view) for each in self.services(view))
+        ready = (
+            view.kept(
+                ("ready since queries", each.service_name),
+                None,
+                lambda own=each: list(containers.ready_since_queries(own, view)),  # type: ignore[misc]
+            )
+            for each in self.services(view)
+        )
         return {*super().queries(view), data_of(self.znodes.events), *chain.from_iterable(ready)}
 
     def look(self, view: View, now: float) -> Look:
         """The deployment, once all `queries` are answered."""
-        record, deployment = view.znode(self.znodes.events), self.deployment(view)
-        entries = event_record.decode(record.data) if record else ()
-        ready = {each.service_name: containers.ready_since(each, view) for each in self.services(view)}
-        return Look(now, deployment, tuple(entries), dict(self._elected(deployment, view)), ready)
+        deployment, entries = self.deployment(view), view.kept("entries", None, lambda: self._entries(view))
+        ready = {
+            each.service_name: view.kept(
+                ("ready since", each.service_name),
+                None,
+                lambda own=each: containers.ready_since(own, view),  # type: ignore[misc]
+            )
+            for each in self.services(view)
+        }
+        return Look(now, deployment, entries, dict(self._elected(deployment, view)), ready)
+
+    def _entries(self, view: View) -> tuple[Entry, ...]:
+        record = view.znode(self.znodes.events)
+        return tuple(event_record.decode(record.data)) if record else ()
 
     def _elected(self, deployment: LiveDeployment, view: View) -> Iterator[tuple[str, Elected]]:
         for name, service in deployment.services.items():
             decision = service.election.snapshot.decision if service.election else None
+            if not decision:
+                continue
             znode = view.znode(self.znodes._replace(service_name=name).election.decision)
-            if decision and znode:
+            if znode:
                 winner = printable(decision.winner)
                 yield name, Elected(decision.epoch, decision.state, winner, znode.stat.mtime / 1000)
 
@@ -121,7 +140,9 @@ def between(before: Look, after: Look) -> list[DeploymentEvent]:
     found = [_action(each) for each in after.entries if each not in known]
     names = {**before.deployment.services, **after.deployment.services}
     for name in names:
-        old, new = (look.deployment.services.get(name) for look in (before, after))
+        old, new = before.deployment.services.get(name), after.deployment.services.get(name)
+        if old is new:  # Nothing that the record was made from has changed.
+            continue
         commands = list(_commands(old, new)) if new else []
         begun = [(each.host, each.at) for each in commands if each.kind == RUNNING]
         found += _containers(old, new, after, begun)
