@@ -18,6 +18,7 @@ from tests.conftest import Deployment
 from tests.instances import Site
 from tests.link import Link
 from tests.publishing import publish
+from tests.tool import tool_says
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
@@ -337,6 +338,9 @@ def test_a_daemon_that_ended_before_ready_is_shown_until_one_is_ready(
     assert ended.pop("code") == "never-ready"
     assert ("before it was ready; exit status 3\n" in agent.said) == (mode == "supervise")
     assert ended == {"stage": "daemon", "command": "api/daemon", "retriable": True, "status": status}
+    agent.restart()
+    assert agent.ends() == 3
+    tool_says(deployment, "; 2 starts in a row have failed there", "explain", status=1)
     (agent.directory / "mended").touch()
     agent.restart()
     told(site, state="starting", reason="check command: exit status 69")

@@ -22,7 +22,8 @@ UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is e
 
 class EndedStart(NamedTuple):
     """How the last start on a host failed: the reason, and when (seconds since the epoch). `retriable`: the
-    same container may be started again. `logs`: how to read its log."""
+    same container may be started again. `logs`: how to read its log. `times`: how many starts in a row have
+    failed."""
 
     host: str
     stage: str
@@ -34,6 +35,7 @@ class EndedStart(NamedTuple):
     zxid: int
     code: str = ""
     logs: str = ""
+    times: int = 1
 
     def how(self, ago: str = "") -> str:
         """A sentence without its subject: with the exit status, or why that is unknown."""

@@ -225,6 +225,8 @@ def _ended(znodes: Znodes, view: View) -> Iterator[EndedStart]:
                 zxid=znode.stat.mzxid,
                 code=text(facts, "code"),
                 logs=containers.log_location(facts),
+                # Each failure writes the znode, and a success deletes it.
+                times=znode.stat.version,
             )
 
 

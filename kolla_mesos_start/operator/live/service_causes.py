@@ -252,6 +252,8 @@ def _is_past(container: Container, ended: EndedStart) -> bool:
 def _of_end(service: LiveService, ended: EndedStart, now: float) -> Cause:
     where, age = (service_node(service.name),), now - ended.at
     text = f"{ended.command or service.name} on {ended.host} {ended.how(f' {lasting(age)} ago')}"
+    if ended.times > 1:
+        text = f"{text}; {ended.times} starts in a row have failed there"
     successors = [each for each in service.live if each.host == ended.host]
     # The problem may have been corrected; that shows when the next start goes on.
     if any(each.stage == "waiting" and now - each.since >= SLOW for each in successors):
