@@ -175,7 +175,9 @@ def test_an_agent_with_such_a_server(name: str, tmp_path: Path) -> None:
             agent.signal(signal.SIGTERM)
             status = agent.ends()
     assert status in ENDS, agent.said
-    assert agent.ending["status"] == status and agent.ending["reason"], agent.said
+    # A slow one may have been about to end, with its last line written, when the signal came.
+    assert agent.ending["status"] == status or status == 143, agent.said
+    assert agent.ending["status"] in ENDS and agent.ending["reason"], agent.said
     assert "Traceback" not in agent.said
 
 

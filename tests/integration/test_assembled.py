@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.daemon.refresh_client import TAKES_LONG
 from tests.agents import PROGRAM, Agent
 from tests.conftest import Deployment
 from tests.integration.test_refresh import (
@@ -46,6 +47,12 @@ def asks(agent: Agent) -> subprocess.Popen[str]:
     argv = [sys.executable, str(PROGRAM), "refresh"]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, env=agent.environ, stdout=pipe, stderr=pipe, text=True)
+
+
+def waits(agent: Agent) -> None:
+    """Wait until a refresh by hand is connected to the registrar."""
+    path = str(agent.directory / "run/refresh")
+    eventually(lambda: Path("/proc/net/unix").read_text().count(path) == 2, "it waits for the answer")
 
 
 # -- the end of a daemon, or of a container -----------------------------------------------------------
@@ -244,8 +251,10 @@ def test_a_refresh_by_hand_can_be_interrupted(web: Web) -> None:
     web.publish("new", HELD)
     asking = asks(agent)
     eventually(lambda: is_held(agent), "a refresh runs")
+    waits(agent)
     asking.send_signal(signal.SIGINT)
-    assert (*asking.communicate(timeout=LIMIT), asking.returncode) == ("", "", -signal.SIGINT)
+    said, complained = asking.communicate(timeout=LIMIT)
+    assert (asking.returncode, said, complained.replace(f"{TAKES_LONG}\n", "")) == (-signal.SIGINT, "", "")
     let_go(agent)
     eventually(lambda: heard(agent) == ["SIGHUP new"], "it is notified")
 
@@ -255,8 +264,7 @@ def test_a_refresh_by_hand_ends_if_the_registrar_is_killed(web: Web) -> None:
     agent = web.start()
     os.kill(agent.registrar, signal.SIGSTOP)
     asking = asks(agent)
-    path = str(agent.directory / "run/refresh")
-    eventually(lambda: Path("/proc/net/unix").read_text().count(path) == 2, "it waits for the answer")
+    waits(agent)
     os.kill(agent.registrar, signal.SIGKILL)
     said, complained = asking.communicate(timeout=LIMIT)
     assert (asking.returncode, said, complained) == (1, "the daemon ended during the refresh\n", "")

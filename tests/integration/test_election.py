@@ -11,7 +11,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,19 @@ class Cluster:
                 with suppress(NoNodeError):
                     found.append(json.loads(self.zk.get(f"{path}/{name}")[0])["host"])
         return sorted(found)
+
+    @contextmanager
+    def ready_for_ever(self) -> Iterator[None]:
+        """Meanwhile the current ready instances stay registered, even when their sessions have expired."""
+        path = f"{self.deployment.path}/status/global/{ROLE}/daemon/ready"
+        copies = {
+            f"{path}/{name}-copy": self.zk.get(f"{path}/{name}")[0] for name in self.zk.get_children(path)
+        }
+        for copy, data in copies.items():
+            self.zk.create(copy, data)
+        yield
+        for copy in copies:
+            self.zk.delete(copy)
 
     def forms(self, epoch: int, *hosts: str) -> None:
         """Wait until the cluster of that epoch is formed, and these hosts run in it and are ready."""
@@ -309,11 +322,12 @@ def test_ready_instances_that_were_killed_are_not_joined(cluster: Cluster) -> No
     cluster.publish()
     cluster.start()
     cluster.forms(1)
-    cluster.kill()
-    cluster.put(**dict.fromkeys(HOSTS, "g:5"))
-    cluster.start("a")
-    cluster.reports("a", "election-answer")
-    assert len(cluster.history("a")) == 1
+    with cluster.ready_for_ever():
+        cluster.kill()
+        cluster.put(**dict.fromkeys(HOSTS, "g:5"))
+        cluster.start("a")
+        cluster.reports("a", "election-answer")
+        assert len(cluster.history("a")) == 1
     cluster.start("b", "c")
     cluster.forms(2)
     assert len(cluster.bootstraps()) == 2

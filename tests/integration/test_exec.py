@@ -66,11 +66,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def await_nothing(site: Site, *agents: Agent) -> None:
-    """Wait until the registrars have ended, and nothing is registered.
-
-    A registrar that is only just starting does not have its name yet.
-    """
-    eventually(lambda: not any(agent.registrar for agent in agents), "the registrars have ended")
+    """Wait until all processes have ended, and nothing is registered."""
+    # Not only the registrar: one that is just starting does not have its name yet.
+    eventually(lambda: not any(agent.processes for agent in agents), "all processes have ended")
     eventually(
         lambda: not (site.members or site.instances() or site.instances("web1")), "nothing is registered"
     )

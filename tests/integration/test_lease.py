@@ -436,10 +436,11 @@ def test_a_lease_counts_from_an_earlier_request(renewing: Renewing) -> None:
     renewing.await_proofs(5)
     assert renewing.proofs[-1] > renewing.proofs[0]
     assert renewing.slow.most == 1
-    # The first one comes once it can prove the claim, each further one after T/6 or the reply to the last.
-    asked = renewing.slow.asked
-    assert asked[0] - renewing.claimed >= SHORT / 4
-    assert min(later - earlier for earlier, later in zip(asked, asked[1:])) > SHORT / 6 - 0.1
+    # The first one is sent once it can prove the claim, each further one after T/6 or the reply to the last.
+    # On a busy machine each may arrive late, but none early.
+    first = renewing.claimed + SHORT / 4
+    asked = enumerate(renewing.slow.asked)
+    assert [at - first for number, at in asked if at - first < number * SHORT / 6 - 0.1] == []
 
 
 @pytest.mark.parametrize("renewing", [SHORT / 9], indirect=True)

@@ -469,26 +469,21 @@ def test_a_missing_program_is_a_failed_attempt(site: Site) -> None:
 
 
 def test_another_replica_takes_over_from_a_killed_agent(site: Site) -> None:
-    """kill -9: the whole command is gone at once, and the next attempt knows that it was unfinished."""
+    """kill -9: the whole command is gone, and the next attempt knows that it was unfinished.
+
+    That it is gone at once, whatever its lease, is shown in tests/commands/test_guard.py.
+    """
     finish = '[ "$KOLLA_PREVIOUS_ATTEMPT" = unfinished ] && exit 0'
     site.publish(sync=site.once(first=f"{finish}; setsid sleep 1000 & echo $! >pids"))
-    timeout = 12.0
-    one = site.start("web1", KOLLA_ZK_SESSION_TIMEOUT=f"{timeout:g}")
+    one = site.start("web1", KOLLA_ZK_SESSION_TIMEOUT="12")
     first = site.running()
     two = site.start("web2")
     site.queued("web1", "web2")
     pids = (one.pid, first.pid, *numbers(site.path / "pids"))
     one.process.kill()
-    killed_at = time.monotonic()
     one.ends()
     gone(*pids)
-    took = time.monotonic() - killed_at
-    print(f"the command was gone {took:.2f} s after the kill", end=", ")
-    assert took < timeout / 2  # Its lease would have lasted for longer.
     second = site.running(2)
-    took = time.monotonic() - killed_at
-    print(f"another replica took over after {took:.1f} s; the session timeout is {timeout:g} s")
-    assert took < 2.5 * timeout
     assert two.ends() == 0
     assert (second.host, second.previous, first.previous) == ("web2", "unfinished", "none")
     assert second.token > first.token

@@ -23,6 +23,7 @@ from tests.conftest import Deployment, connected, made
 from tests.instances import Site
 from tests.link import Link
 from tests.publishing import publish
+from tests.sessions import kept_alive
 from tests.waiting import eventually
 from tests.zookeeper import Server, free_port
 
@@ -234,21 +235,23 @@ def test_a_restarted_container_replaces_its_own_member(
         site.await_instances(1)
     former = site.owner(f"{site.party}/{member}")
     history = site.history(site.party)
-    if how == "ended":
-        agent.signal(signal.SIGTERM)
-        agent.ends()
-        eventually(lambda: not agent.registrar, "the registrar has closed its session, and ended")
-        assert not site.members
-    else:
-        kill_container(agent)
-    # Its second run has to wait, and isn't ready in the meantime.
-    publish_daemon(deployment, OBEDIENT, NOTIFY, dependencies=["db/daemon"])
-    agent.restart()
-    eventually(lambda: site.owner(f"{site.party}/{member}") not in (0, former), "the member is replaced")
-    eventually(lambda: not site.instances() and not site.instances("web1"), "the former instance is gone")
-    assert (how == "ended") == (former not in sessions(zookeeper))
-    if how != "ended":
-        assert history == [[member]] * len(history)
+    with contextlib.ExitStack() as stack:
+        if how == "ended":
+            agent.signal(signal.SIGTERM)
+            agent.ends()
+            eventually(lambda: not agent.processes, "the registrar has closed its session, and ended")
+            eventually(lambda: not site.members, "its session is closed")
+        else:
+            stack.enter_context(kept_alive(zookeeper.hosts, former))
+            kill_container(agent)
+        # Its second run has to wait, and isn't ready in the meantime.
+        publish_daemon(deployment, OBEDIENT, NOTIFY, dependencies=["db/daemon"])
+        agent.restart()
+        eventually(lambda: site.owner(f"{site.party}/{member}") not in (0, former), "the member is replaced")
+        eventually(lambda: not site.instances() and not site.instances("web1"), "the instance is gone")
+        assert (how == "ended") == (former not in sessions(zookeeper))
+        if how != "ended":
+            assert history == [[member]] * len(history)
     zk.create(f"{deployment.path}/status/global/db/daemon/ready/one", b"{}", makepath=True)
     tell(agent, "READY=1")
     assert list(site.await_instances(1)) == list(site.members) == [member]
@@ -451,8 +454,7 @@ def test_a_daemon_that_dies_is_unregistered_at_once(
     site.await_instances(1)
     agent.signal(end)
     assert agent.ends() == 128 + end
-    eventually(lambda: not agent.registrar, "the registrar has closed its session, and ended")
-    assert not site.instances() and not site.members
+    eventually(lambda: not (site.instances() or site.members), "nothing is registered")
     dependent = containers.start("infra/dependent")
     eventually(lambda: "0 of 1 instances ready" in dependent.state, "the dependent waits")
     agent.restart()

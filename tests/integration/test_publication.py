@@ -19,6 +19,7 @@ from tests import sites
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.publishing import write_files
+from tests.sessions import kept_alive
 from tests.tool import operator_client, run_ctl
 from tests.waiting import LIMIT, eventually
 
@@ -76,10 +77,13 @@ def client(zk: KazooClient, deployment: Deployment) -> Iterator[OperatorClient]:
 @contextmanager
 def waiting(site: Site, client: OperatorClient, *words: str | Path) -> Iterator[None]:
     """The tool waits for another publication meanwhile, and names it; afterwards it ends well."""
-    with publication.locked(client, site.znodes):
+    # The client sends no pings while it is not used.
+    with kept_alive(site.deployment.hosts, client.session.id), publication.locked(client, site.znodes):
         run = site.begin(*words)
         assert run.stderr is not None
         said = run.stderr.readline()
+        while "connecting to ZooKeeper at" in said:  # It takes long on a busy machine.
+            said = run.stderr.readline()
         assert said.startswith("kolla_mesos_ctl: waiting for the publication by ")
         assert " since " in said and "its session expires within" in said
         yield

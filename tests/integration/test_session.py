@@ -518,9 +518,9 @@ def test_a_frozen_server_is_skipped(ensemble: Ensemble) -> None:
     frozen.freeze()
     session = Session(servers(f"{frozen.hosts},{other.hosts}"), 6.0)
     session._hosts = [(HOST, other.port), (HOST, frozen.port)]
-    begun = now()
+    run(session, lambda: session._silences)
+    assert session.server == frozen.hosts
     run(session, lambda: session.connected)
-    assert now() - begun < 30.0  # measured: 1 s
     end(session)
 
 
@@ -528,10 +528,8 @@ def test_a_server_that_is_starting_costs_no_session(zookeeper: Server) -> None:
     """It accepts connections and never answers the first ones."""
     with forgetful(zookeeper, forgets=2) as port:
         session = Session(at(port), 6.0)
-        session._failures = 100
-        begun = now()
         run(session, lambda: session.connected)
-        assert now() - begun < 30.0  # measured: 1 s for the first one, 2 s for the second
+        assert not session._failures  # Each would lengthen the pause before the next attempt.
         end(session)
 
 
