@@ -166,7 +166,9 @@ class Attempts:
             except Refused as refused:
                 if refused.path in self._tree.stamps:
                     raise self._given_back(contender, refused.path) from refused
-                raise Lost(f"{command.path} was not claimed: {refused}") from refused
+                raise Lost(
+                    f"{command.path} was not claimed, because the lock or a record has changed ({refused})"
+                ) from refused
             except Outage:
                 log.warning("%s: the reply to the claim was lost", command.path)
                 znode = None

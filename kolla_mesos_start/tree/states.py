@@ -427,7 +427,7 @@ def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | N
     if state == DONE or view.get(children_of(at.generations)):
         return None
     # "waits for db/sync: waiting" would leave open who waits.
-    found = "not begun, waiting" if state == WAITING else state or "not started"
+    found = "not started yet" if state == WAITING else state or "not started"
     return Unmet(dependency, found, since, at.detail)
 
 

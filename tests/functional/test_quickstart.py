@@ -40,7 +40,7 @@ def test_it_shows_a_real_keystone(programs: Path, place: Path, report: list[str]
     finally:
         quickstart.close()
     assert "installing" not in said, "the environment of the other tests is a good one"
-    drawn, _, places = said.partition("the timeline of the start")[2].partition("Where things lie")
+    drawn, _, places = said.partition("the timeline of the start")[2].partition("Where to find things")
     for lane in LANES:
         assert re.search(rf"\n  {lane} +\.+[.#+]+=* *\n", drawn), drawn
     assert re.search(r"\n\* mariadb/daemon \(ctl-1\) .*(\n.*)*\n\* keystone-api/db_sync ", drawn), drawn
@@ -71,7 +71,7 @@ def test_it_boots_a_server_in_a_whole_openstack(whole_programs: Path, place: Pat
         assert quickstart.ends() == 0, quickstart.said
     finally:
         quickstart.close()
-    drawn = said.partition("the timeline of the start")[2].partition("Where things lie")[0]
+    drawn = said.partition("the timeline of the start")[2].partition("Where to find things")[0]
     assert re.search(r"\n\* mariadb/daemon (.*\n)*\* nova_hosts/discover .*\n\* first_server/boot ", drawn), (
         drawn
     )

@@ -819,7 +819,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     },
     FIRST_QUICKSTART: {
         "bin/quickstart": is_typed,
-        "-- start 6 containers": is_what_the_quickstart_prints,
+        "-- starting 6 containers": is_what_the_quickstart_prints,
     },
     f"{TUTORIAL}/first-service.rst": {"": is_typed_in_order},
     f"{GUIDE}/publish.rst": {

@@ -42,7 +42,7 @@ def test_a_failed_command_blocks_the_steps_that_wait_for_it(
     said = tool(deployment, "explain", status=1).splitlines()
     assert said[0].startswith("ROOT CAUSE  tasks/schema failed on h1 ")
     assert said[0].endswith(
-        "s ago: exit status 1 (2 attempts in all); see the log of a/tasks there, correct the cause, and start"
+        "s ago: exit status 1 (2 attempts so far); see the log of a/tasks there, correct the cause, and start"
         " it again"
     )
     assert said[1:] == ["  blocks    api/daemon", "up          db 1 of 1"]
@@ -98,7 +98,8 @@ def test_a_missing_definition_is_named(deployment: Deployment, containers: Conta
     tool(deployment, "remove", "infra/db", "--yes", "--force")
     containers.start("api", "h2").says("waits")
     said = tool(deployment, "explain", status=1)
-    assert "ROOT CAUSE  api/daemon: no service has the role 'db'\n  blocks    api/daemon\n" in said
+    assert "ROOT CAUSE  api/daemon needs db/daemon, but no service has the role 'db'; publish such" in said
+    assert "restart the containers of api\n  blocks    api/daemon\n" in said
     assert "ROOT CAUSE  web/daemon: there is no service 'infra/bd'\n" in said
     assert "has no service 'infra/db'" in tool(deployment, "explain", "infra/db", status=66)
 

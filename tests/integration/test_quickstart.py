@@ -116,7 +116,7 @@ def test_an_interruption_at_any_instant_leaves_nothing(
     status = quickstart.ends()
     # Of several that have come together the kernel chooses; once all are up each is a good end.
     by_signal = {sign for signum in signums for sign in (-signum, 128 + signum)}
-    assert status in by_signal or "Where things lie" in quickstart.said, quickstart.said
+    assert status in by_signal or "Where to find things" in quickstart.said, quickstart.said
     assert "Traceback" not in quickstart.said
     eventually(lambda: not quickstart.left(), "nothing is left")
     assert files(checkout) == before
@@ -155,7 +155,7 @@ def test_without_a_terminal_it_ends_by_itself(start: Start, checkout: Path) -> N
     said = quickstart.said
     assert "\x1b" not in said
     changes, _, rest = said.partition("the timeline of the start")
-    drawn, _, places = rest.partition("Where things lie")
+    drawn, _, places = rest.partition("Where to find things")
     for container in CONTAINERS:
         assert re.search(rf"\d\.\d\d s  {container} +ready\n", changes)
         assert re.search(rf"{container} +\.+[.#+]+=*\n", drawn)
@@ -196,14 +196,14 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
     )
     # One block, however often it was drawn, and below it all that is shown at the end.
     lines = drawn_by(quickstart.said, Size(100, 30))
-    block = lines.index("-- start 6 containers at the same moment, in no order")
+    block = lines.index("-- starting 6 containers at once")
     assert [line.split()[:2] for line in lines[block + 1 :][:7]] == [
         [name, "ready"] for name in CONTAINERS
     ] + [[]]
     shown = [line for line in lines[block + 8 :] if line.startswith(("--", "Where", "What"))]
     assert [line.split(":")[0].split(",")[0] for line in shown] == [
         "-- the timeline of the start",
-        "Where things lie",
+        "Where to find things",
         "What to try next",
         "-- up; Ctrl-C ends it",
     ]
@@ -263,14 +263,14 @@ def test_a_narrow_terminal_is_filled_and_no_more(start: Start, checkout: Path) -
     quickstart.says("front@edge-1")
     narrow = Size(60, 40)  # High enough for all lines that six containers may need.
     quickstart.resize(narrow)
-    quickstart.says("Where things lie")
+    quickstart.says("Where to find things")
     said = quickstart.said
     _, *frames = said.partition("the timeline of the start")[0].split(TOP)
     assert len(frames) == 1, "drawn anew from the top, once"
     assert re.search(r"front@edge-1 +waiting +\d+\.\d s\S*\n      daemon for api/daemon: \d of 3", said)
     lines = drawn_by(f"{TOP}{frames[0]}", narrow)
     assert [line.split()[:2] for line in lines[:7]] == [[name, "ready"] for name in CONTAINERS] + [[]]
-    timeline = said.partition("the timeline of the start")[2].partition("\nWhere things lie")[0]
+    timeline = said.partition("the timeline of the start")[2].partition("\nWhere to find things")[0]
     assert max(map(len, [*lines, *timeline.splitlines()])) <= narrow.columns
     quickstart.types(b"\x03")
     quickstart.ends()

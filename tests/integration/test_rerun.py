@@ -148,7 +148,7 @@ def test_what_is_done_on_no_host_any_more_is_waited_for(site: Site) -> None:
     assert "start a container of infra/db on web2: there is none now" in said
     assert (site.state(), site.names(f"{site.at()}/hosts")) == ("waiting", [])
     waits = site.containers.start("app/web", "web3")
-    waits.says("db/sync: not begun, waiting")
+    waits.says("db/sync: not started yet")
     assert site.start("web1").ends() == 0
     assert waits.ends() == 0
     assert (site.state(), site.names(f"{site.at()}/hosts")) == ("done", ["web1"])

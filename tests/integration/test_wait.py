@@ -66,7 +66,7 @@ def test_wait_for_some_services_or_instances(deployment: Deployment, containers:
         (
             {"commands": {"x": one_time("tow/y")}},
             "one/x",
-            "no service has the role 'tow' (did you mean 'two'?)",
+            "no service has the role 'tow' (did you mean 'two'?); publish such a service",
         ),
         (SLEEP, "one/x", "one has no 'x'"),
     ],

@@ -91,7 +91,7 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         # A command: its text says done, or some generation of it is.
         (dependency(), {}, "not started"),
         (dependency(), {SYNC: b""}, "not started"),
-        (dependency(), {SYNC: b"waiting"}, "not begun, waiting"),
+        (dependency(), {SYNC: b"waiting"}, "not started yet"),
         (dependency(), {SYNC: b"running"}, "running"),
         (dependency(), {SYNC: b"retry"}, "retry"),
         (dependency(), {SYNC: b"error"}, "error"),
@@ -101,7 +101,7 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         (dependency(), {LOCAL_SYNC: b"done"}, "not started"),
         # On this host.
         (dependency(scope="local"), {SYNC: b"done"}, "not started"),
-        (dependency(scope="local"), {LOCAL_SYNC: b"waiting"}, "not begun, waiting"),
+        (dependency(scope="local"), {LOCAL_SYNC: b"waiting"}, "not started yet"),
         (dependency(scope="local"), {LOCAL_SYNC: b"done"}, None),
         # One generation, and no other.
         (dependency(generation="v2"), {SYNC: b"done"}, "not done for this generation"),
@@ -152,7 +152,7 @@ OWN = "not done for generation v2, which this image has"
         (dependency(), {SYNC: b"done", V1: b"7 3", **ONCE}, "v2", "v2", OWN),
         (dependency(), {SYNC: b"running", V1: b"7 3", **ONCE}, "v2", "v2", OWN),
         (dependency(), {SYNC: b"done", V2: b"9 5", **ONCE}, "v2", "v2", None),
-        (dependency(), {SYNC: b"waiting", **ONCE}, "v2", "v2", "not begun, waiting"),
+        (dependency(), {SYNC: b"waiting", **ONCE}, "v2", "v2", "not started yet"),
         # It was done before it had generations.
         (dependency(), {SYNC: b"done", **ONCE}, "v2", "v2", OWN),
         # For any other image one that is done is enough, and where there is none.

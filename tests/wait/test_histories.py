@@ -285,7 +285,7 @@ WAITS = {
     "a command": Wait(
         one(dependencies=["db/sync"]),
         [
-            (f"{SYNC}=waiting", "not begun, waiting"),
+            (f"{SYNC}=waiting", "not started yet"),
             (f"{SYNC}=running", "running"),
             (f"{SYNC}/detail={{}}", "running"),
             (f"{SYNC}=retry", "retry"),
@@ -299,7 +299,7 @@ WAITS = {
         one(dependencies=["db/sync"]),
         [
             (f"{SYNC}=done", "run"),
-            (f"{SYNC}=waiting", "not begun, waiting"),
+            (f"{SYNC}=waiting", "not started yet"),
             (f"-{SYNC}", "not started"),
             (f"{SYNC}=done", "run"),
         ],
@@ -362,7 +362,7 @@ WAITS = {
             (f"{GO}=running", "queue"),
             (f"{GO}=done", "pass"),
             (f"-{LOCK}/{RIVAL.format(1)}", "pass"),
-            (f"{SYNC}=waiting", "not begun, waiting"),
+            (f"{SYNC}=waiting", "not started yet"),
             (f"{SYNC}=done", "pass"),
         ],
     ),
@@ -456,8 +456,8 @@ def test_a_dependency_that_holds_is_looked_at_again_once_the_others_hold_too() -
     assert waiter.asked == asked
     for event, decision in [
         (f"{READY}/a={{}}", "1 of 2 instances ready"),
-        (f"{READY}/b={{}}", "not begun, waiting"),
-        (f"-{READY}/a", "not begun, waiting"),
+        (f"{READY}/b={{}}", "not started yet"),
+        (f"-{READY}/a", "not started yet"),
         (f"{SYNC}=done", "1 of 2 instances ready"),
         (f"{READY}/a={{}}", "run"),
     ]:

@@ -118,7 +118,7 @@ def _print_containers(client: OperatorClient, one: OneTime, where: str) -> None:
     if one.command.run_once != GLOBAL:
         hosts = [host for host in hosts if host == one.znodes.host]
     if hosts:
-        print(f"restart a container of {where} to run it: {containers.on_hosts(hosts)} may have passed it")
+        print(f"restart a container of {where} to run it: {containers.on_hosts(hosts)} may be past it")
     else:
         print(f"start a container of {where}: there is none now")
 

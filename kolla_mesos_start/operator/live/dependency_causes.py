@@ -14,6 +14,7 @@ from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, L
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.tree.states import Unmet
 
+NO_PROVIDER = "publish such a service; or correct the dependency, publish, and restart the containers of"
 TOO_FEW = "is wanted: lower `count`, or raise `instances` in the definition of that service"
 
 
@@ -80,7 +81,8 @@ def _cause(
     if service is None:
         others = roles.keys() - {step.path.partition("/")[0]}
         why = f"no service has the role {dependency.role!r}{nearest(dependency.role, others)}"
-        return Cause("no provider", f"{step.path}: {why}", (node,))
+        text = f"{step.path} needs {dependency.path}, but {why}; {NO_PROVIDER} {waiting.name}"
+        return Cause("no provider", text, (node,))
     if service.graph is None:
         return None  # The service has a cause of its own.
     found = _step(service, dependency.path)

@@ -146,13 +146,14 @@ def _of_attempt(service: LiveService, step: LiveStep, attempt: Attempt, now: flo
             text = f"{text}; {NO_TIMEOUT}"
         return Cause("running", text, (step.path,))
     # The attempts of all containers; the log of one has fewer.
-    times = f" ({detail.attempt} attempts in all)" if detail.attempt > 1 else ""
+    times = f" ({detail.attempt} attempts so far)" if detail.attempt > 1 else ""
     what = f"{detail.message or 'without a reason'}{times}"
     # A container that waits for its turn will try it next; one whose daemon has started will not.
     others = attempt.contenders or any(each.stage not in BEGUN for each in service.live)
     if attempt.state == RETRY or others:
         text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
-        return Cause("failing", text, (step.path,), at=attempt.since)
+        log = see(service, detail.host, "")
+        return Cause("failing", f"{text}; {log}" if log else text, (step.path,), at=attempt.since)
     log = see(service, detail.host, f"see the log of {service.name}{' there' if where else ''}")
     text = f"{step.path} failed{where} {age} ago: {what}; {log}, correct the cause, and start it again"
     return Cause("failed", text, (step.path,), at=attempt.since)

@@ -116,7 +116,7 @@ class Watch:
     def _say_ends(self, service: LiveService) -> None:
         """Print how its starts fail: each kind once, because a launcher repeats them every second."""
         for ended in ends(service):
-            kind = ended._replace(reason="", at=0.0, zxid=0)
+            kind = ended._replace(reason="", at=0.0, zxid=0, times=1)
             if kind not in self._ends:
                 self._ends.add(kind)
                 # The reason is printed when waiting ends.

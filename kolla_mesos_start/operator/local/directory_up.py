@@ -310,7 +310,7 @@ class DirectoryUp(Up[DirectoryDeployment]):
         if self.stays or self._is_kept:
             super().show_when_up(deployment)
         if self.stays:
-            print("\nWhat to try next, in another terminal; this one shows what happens:")
+            print("\nWhat to try next, in another terminal, while this one shows what happens:")
             for line in self.directions(deployment):
                 print(f"  {line}")
 

@@ -20,7 +20,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -36,8 +36,10 @@ from kolla_mesos_start.errors import (
     Stopped,
 )
 from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.ensemble.published import OF_UP
 from kolla_mesos_start.operator.ensemble.publisher import check_chroot
 from kolla_mesos_start.operator.live import explanation
@@ -58,6 +60,7 @@ from kolla_mesos_start.zookeeper.wire import NodeExistsError
 T = TypeVar("T")
 D = TypeVar("D", bound=LocalDeployment)
 LOOK_EVERY = 0.05  # seconds
+STARTS_AGAIN = "everything that was started ends now: correct the cause, and run `up` again"
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
 LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
@@ -270,7 +273,7 @@ class Up(ABC, Generic[D]):
         self._created = [path, *sorted(above, key=len, reverse=True)]
 
     def _start(self, deployment: D) -> None:
-        say(f"start {len(deployment.containers)} containers at the same moment, in no order")
+        say(f"starting {counted(len(deployment.containers), 'container')} at once")
         deployment.start(random.randrange(10**6))
         view = self.view(deployment, known=False)
         restarts = Restarts()
@@ -302,15 +305,14 @@ class Up(ABC, Generic[D]):
         self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
         znodes = Znodes(self.prefix, self.name, "", "")
         live = DeploymentReader(znodes, deployment.given)
-        containers = deployment.containers
+        logs = self.keep_logs(deployment)
         seen, found = self.aside(
             lambda: explanation.look(
-                lambda: _with_statuses(Mirror(deployment.client, live).deployment(), containers)
+                lambda: _as_known_here(Mirror(deployment.client, live).deployment(), logs)
             )
         )
-        lines = explanation.lines(seen, found, ())
-        logs = self.keep_logs(deployment)
-        return "\n".join([what, *(line.whole().plain for line in lines), *_log_ends(deployment, logs)])
+        lines = [line.whole().plain for line in explanation.lines(seen, found, ())]
+        return "\n".join([what, *lines, *_log_ends(deployment, logs), STARTS_AGAIN])
 
     def rows(self) -> list[ProgressRow]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""
@@ -325,7 +327,7 @@ class Up(ABC, Generic[D]):
 
     def show_places(self, deployment: D) -> None:
         """Print where each container has its log and its files."""
-        print("\nWhere things lie:")
+        print("\nWhere to find things:")
         if len(deployment.containers) > PLACES_SHOWN:
             print(f"  {short(self.directory)}/<host>/<role>/  the log and the files of each container")
             return
@@ -475,18 +477,27 @@ class Restarts:
         return True
 
 
-def _with_statuses(seen: LiveDeployment, containers: Sequence[LocalContainer]) -> LiveDeployment:
-    """The deployment with the exit statuses of daemons that replaced their agent: we are their parent."""
-    statuses = {(each.service, each.host): each.status for each in containers if each.status is not None}
+def _as_known_here(seen: LiveDeployment, logs: Mapping[LocalContainer, Path]) -> LiveDeployment:
+    """The deployment with the exit statuses of daemons that replaced their agent, because we are their
+    parent, and with the `logs` that stay."""
+    statuses = {(each.service, each.host): each.status for each in logs if each.status is not None}
+    places = {str(each.log): str(place) for each, place in logs.items()}
 
     def known(service: str, ended: EndedStart) -> EndedStart:
+        ended = ended._replace(logs=places.get(ended.logs, ended.logs))
         status = statuses.get((service, ended.host))
         if ended.status is not None or status is None:
             return ended
         return ended._replace(status=status if status >= 0 else 128 - status)
 
+    def present(each: Container) -> Container:
+        return each._replace(logs=places.get(each.logs, each.logs))
+
     services = {
-        name: service._replace(ended=tuple(known(name, ended) for ended in service.ended))
+        name: service._replace(
+            ended=tuple(known(name, ended) for ended in service.ended),
+            containers=tuple(map(present, service.containers)),
+        )
         for name, service in seen.services.items()
     }
     return seen._replace(services=services)

@@ -29,7 +29,7 @@ TASK = definition(commands={"sync": one_time()}, daemon=False)
 STATE, DETAIL, LOCK = (f"status/global/job/sync{end}" for end in ("", "/detail", "/lock/x__lock__0000000000"))
 FAILED = {"attempt": 3, "host": "h1", "message": "exit status 1", "started": NOW - 9, "finished": NOW - 5}
 SEE = "; see the log of"
-FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts in all); see the log of"
+FAILED_THERE = "failed on h1 1 min ago: exit status 1 (3 attempts so far); see the log of"
 ENDED = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "status": 78, "retriable": False}
 CRASHED = {
     "stage": "daemon",
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "failed, and another container tries it again": (
         {"job": TASK, STATE: "error", DETAIL: FAILED, LOCK: "h2"},
-        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts so far)",
     ),
     "failed, and other containers have got past it": (
         {
@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Any, ...]] = {
             LOCK: "h2",
             "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
         },
-        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts so far)",
     ),
     "failed, and its launcher says how to read its log": (
         {
@@ -135,13 +135,13 @@ CASES: dict[str, tuple[Any, ...]] = {
             "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "logs": "docker logs x"},
         },
         (
-            "failed: job/sync failed on h1 1 min ago: exit status 1 (3 attempts in all);"
+            "failed: job/sync failed on h1 1 min ago: exit status 1 (3 attempts so far);"
             " see `docker logs x` on h1, correct the cause, and start it again"
         ),
     ),
     "between two attempts": (
         {STATE: "retry", DETAIL: FAILED, **one("job", container("bootstrapping"), TASK)},
-        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts in all)",
+        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts so far)",
     ),
     "an external service that two services wait for": (
         {
@@ -474,7 +474,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "no such role": (
         {**up("one"), **one("two", container("waiting"), definition("won/wait"))},
-        "no provider: two/daemon: no service has the role 'won' (did you mean 'one'?)",
+        "no provider: two/daemon needs won/wait, but no service has the role 'won' (did you mean 'one'?);"
+        " publish such a service; or correct the dependency, publish, and restart the containers of two",
     ),
     "no such command": (
         {"job": TASK, STATE: "done", **one("two", container("waiting"), definition("job/synk"))},

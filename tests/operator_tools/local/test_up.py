@@ -74,7 +74,13 @@ def test_any_deployment_comes_up_is_shown_and_ends(
     assert small.main() == 0
     shown = capsys.readouterr().out
     headings = re.findall(r"^-- (.*)$", shown, re.MULTILINE)
-    assert [heading.split()[0] for heading in headings] == ["ZooKeeper:", "publish", "start", "the", "ending"]
+    assert [heading.split()[0] for heading in headings] == [
+        "ZooKeeper:",
+        "publish",
+        "starting",
+        "the",
+        "ending",
+    ]
     for container in ("base@here", "needy@here"):
         assert re.search(rf"\d\.\d\d s  {container} +ready\n", shown)
     assert re.search(r"\n\* base/daemon \(here\) .*\n\* needy/daemon \(here\) ", shown)
