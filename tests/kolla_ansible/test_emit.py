@@ -50,6 +50,9 @@ def recorded(run: int, site: Site) -> list[Task]:
         if host == HOSTS[0]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
         recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
+        recorder.daemon("nova_libvirt")
+        sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
+        recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
         recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
         start = len(tasks)
         tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
@@ -124,6 +127,17 @@ def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(
     assert '{{ "{{" }} not ours }}' in text
     command = load(step / "definition.yml")["commands"]["run"]
     assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
+
+
+def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path: Path) -> None:
+    site, outcome = imported(tmp_path)
+    definition = load(site / "services/openstack/keystone/nova_libvirt/definition.yml")
+    user = "echo {{ keystone_database_password }} | saslpasswd2 -c -p -a libvirt nova"
+    assert definition["commands"] == {
+        "inside": {"command": ["bash", "-c", f"sudo -E kolla_set_configs && set -o pipefail && {user}"]}
+    }
+    assert "run_once" not in definition["commands"]["inside"]
+    assert not [step for step in outcome.containers.steps if step.image_of == "nova_libvirt"]
 
 
 def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:

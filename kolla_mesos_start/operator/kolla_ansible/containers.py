@@ -87,22 +87,37 @@ class Containers:
     files: Mapping[str, Mapping[str, Sequence[ConfigFile]]]
     left: Sequence[Task] = field(default_factory=tuple)
     dropped: Sequence[Task] = field(default_factory=tuple)
+    inside: Mapping[str, Sequence[Task]] = field(default_factory=dict)  # by daemon
 
 
-def sort(tasks: Sequence[Task], config_directory: str, dropped: Sequence[str]) -> Containers:
-    """Sort the tasks. `dropped` are regular expressions for commands that readiness replaces."""
+def sort(
+    tasks: Sequence[Task], config_directory: str, dropped: Sequence[str], inside: Sequence[str] = ()
+) -> Containers:
+    """Sort the tasks.
+
+    `dropped` are regular expressions for commands that readiness replaces, and `inside` those for commands
+    whose effect stays in the container that they run in.
+    """
     daemons = {each.name: each for each in _daemons(tasks)}
-    waits = re.compile("|".join(f"(?:{each})" for each in dropped) or r"(?!)")
+    waits, stays = _any(dropped), _any(inside)
     steps, left, unused = [], [], []
+    within: dict[str, list[Task]] = {}
     for task in tasks:
         step = _step(task, daemons)
         if step is not None and waits.search(f"{task.name}: {_command(task)}"):
             unused.append(task)
+        elif step is not None and step.kind is Kind.EXEC and stays.search(_command(task)):
+            within.setdefault(step.image_of, []).append(task)
         elif step is not None:
             steps.append(step)
         elif _is_left(task, config_directory):
             left.append(task)
-    return Containers(daemons, _named(_joined(steps, tasks)), _files(tasks, config_directory), left, unused)
+    named, files = _named(_joined(steps, tasks)), _files(tasks, config_directory)
+    return Containers(daemons, named, files, left, unused, within)
+
+
+def _any(expressions: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{each})" for each in expressions) or r"(?!)")
 
 
 def config_directory_of(volumes: Sequence[str]) -> str | None:
@@ -196,6 +211,13 @@ def exec_parts(command: str) -> tuple[str, str, Mapping[str, str]]:
         rest = rest.lstrip()
     container, _, inner = rest.partition(" ")
     return container, inner.strip(), environment
+
+
+def inside_command(task: Task) -> str:
+    """The command of a `docker exec` with the rest of its line, as the container itself runs it."""
+    command = _command(task).strip()
+    before = re.split(r"\b(?:docker|podman) exec\s", command, maxsplit=1)[0]
+    return before + exec_parts(command)[1]
 
 
 def _joined(steps: Sequence[Step], tasks: Sequence[Task]) -> Iterator[Step]:

@@ -31,6 +31,7 @@ from kolla_mesos_start.operator.kolla_ansible.containers import (
     Step,
     config_directory_of,
     exec_parts,
+    inside_command,
 )
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph
 from kolla_mesos_start.operator.kolla_ansible.hosts import OwnNames
@@ -140,8 +141,25 @@ class _Emission:
         ready = self.ready(settings)
         if ready:
             definition["ready"] = writer.templates(ready)
-        writer.write({"service": {"instances": len(daemon.hosts), "daemon": definition}})
+        commands = self.inside(daemon.name, writer, files, environment)
+        service = {"instances": len(daemon.hosts), "daemon": definition}
+        writer.write({**({"commands": commands} if commands else {}), "service": service})
         self.services[path] = self.container(daemon.name, settings, daemon.hosts)
+
+    def inside(
+        self, name: str, writer: _Service, files: Mapping[str, Any], environment: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """What each container of a daemon runs before it, once for the same task of all hosts."""
+        found: dict[str, Any] = {}
+        for task in self.containers.inside.get(name, ()):
+            inner = writer.templates(self.rules.command(inside_command(task)))
+            command: dict[str, Any] = {"command": ["bash", "-c", f"sudo -E kolla_set_configs && {inner}"]}
+            command.update({key: value for key, value in (("env", environment), ("files", files)) if value})
+            if command not in found.values():
+                found[f"inside_{len(found) + 1}" if found else "inside"] = command
+                origin = {"host": task.host, "task": task.name, "place": task.place}
+                self.made.origins.setdefault(self.paths[name], []).append(origin)
+        return found
 
     def step(self, step: Step) -> None:
         path = self.paths[step.name]

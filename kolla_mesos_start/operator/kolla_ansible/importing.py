@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -110,17 +109,14 @@ def make(
     used = (stand_ins_of(0, site), stand_ins_of(1, site))
     lifted, unlifted = lift.lift(first, second, (lift.Lifter(used[0], names), lift.Lifter(used[1], names)))
     dropped = [str(row["match"]) for row in table.dropped]
-    raw = sorting.sort(first, recording.CONFIG_DIRECTORY, dropped)
-    found = sorting.sort(lifted, recording.CONFIG_DIRECTORY, dropped)
+    inside = [str(row["match"]) for row in table.inside]
+    raw = sorting.sort(first, recording.CONFIG_DIRECTORY, dropped, inside)
+    found = sorting.sort(lifted, recording.CONFIG_DIRECTORY, dropped, inside)
     derived = graph.derive(raw, table, places_of(site, used[0]))
     values = {name: real for real, name in names.items()}
     own, own_values = own_names(site, names)
     secrets = frozenset(used[0].secrets)
     refused: list[str] = []
-    for step in found.steps:
-        for row in table.inside:
-            if any(re.search(row["match"], str(task.args)) for task in step.tasks):
-                refused.append(f"{step.name}: {row['match']}: not supported yet: {row['instead']}")
     for each in unlifted:
         where = f"{each.what}:{each.line}" if each.line else each.what
         refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
