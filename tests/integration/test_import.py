@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from kolla_mesos_start.operator.deployment import formats, source
 from kolla_mesos_start.operator.kolla_ansible import environment, facts, importing, playbooks, recording
-from kolla_mesos_start.operator.kolla_ansible.recording import CannotRecord, Request
+from kolla_mesos_start.operator.kolla_ansible.recording import CannotRecord, Request, Task
 from tests import CHECKOUT
 from tests.arrangement import say
 from tests.kolla_ansible import oracle, sites
@@ -96,20 +98,44 @@ def test_the_directory_is_valid_with_the_operators_passwords(config: Path, impor
             "ansible.builtin.command: touch {marker}\n      delegate_to: localhost",
             "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
         ),
+        (
+            "ansible.builtin.command: {crontab} -t 4320 -i 0 -n 1; touch {marker}\n      delegate_to: localhost",
+            "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
+        ),
     ],
 )
 def test_what_is_not_recorded_fails_by_name(
     task: str, why: str, venv: Path, config: Path, tmp_path: Path
 ) -> None:
-    source, directory = tmp_path / "source", tmp_path / "recording"
+    with pytest.raises(CannotRecord) as error:
+        record(task.replace("{marker}", str(tmp_path / "marker")), venv, config, tmp_path)
+    assert why in error.value.reason
+    assert not (tmp_path / "marker").exists()
+
+
+def test_an_allowed_computation_runs_without_a_shell(venv: Path, config: Path, tmp_path: Path) -> None:
+    task = "ansible.builtin.command: {crontab} -t 4320 -i 0 -n 1\n      delegate_to: localhost"
+    used = "register: jobs\n    - copy: {dest: /etc/kolla/a, content: '{{ (jobs.stdout | from_json).cron_jobs }}'}"
+    (copied,) = record(f"{task}\n      {used}", venv, config, tmp_path)
+    arguments = ("-t", "4320", "-i", "0", "-n", "1")
+    wanted = subprocess.run((*crontab(venv), *arguments), capture_output=True, check=True).stdout
+    assert json.loads(copied.content or b"") == json.loads(wanted)["cron_jobs"]
+
+
+def crontab(venv: Path) -> tuple[str, str]:
+    """The computation that kolla-ansible runs on localhost."""
+    role = venv / "share" / "kolla-ansible" / "ansible" / "roles" / "keystone"
+    return str(venv / "bin" / "python"), str(role / "files" / "fernet_rotate_cron_generator.py")
+
+
+def record(task: str, venv: Path, config: Path, place: Path) -> Sequence[Task]:
+    """Record a playbook of one task."""
+    source, directory = place / "source", place / "recording"
     (source / "action_plugins").mkdir(parents=True)
     directory.mkdir()
     text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Do it\n      {task}\n"
-    (source / "site.yml").write_text(text.replace("{marker}", str(tmp_path / "marker")))
+    (source / "site.yml").write_text(text.replace("{crontab}", " ".join(crontab(venv))))
     found = environment.Environment(venv, source, "22.2.0")
     request = Request(found, config, config / "inventory", "deploy")
     used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml"))
-    with pytest.raises(CannotRecord) as error:
-        recording.run(request, playbooks.copy(source, directory), directory, used, lambda play: None)
-    assert why in error.value.reason
-    assert not (tmp_path / "marker").exists()
+    return recording.run(request, playbooks.copy(source, directory), directory, used, lambda play: None)

@@ -169,7 +169,7 @@ class ActionModule(ActionBase):
         """A computation without side effects, if answers.yml lists it."""
         text = args.get("_raw_params") or " ".join(args.get("argv") or ())
         with open(os.path.join(DIRECTORY, "computations.json"), encoding="utf-8") as file:
-            allowed = any(re.search(each["match"], text) for each in json.load(file))
+            allowed = any(re.fullmatch(each["match"], text.strip()) for each in json.load(file))
         if not allowed:
             return {"failed": True, "msg": "this command would run on this machine: the import runs none"}
         # Without a shell: what follows a `;` would run outside of the namespaces.
