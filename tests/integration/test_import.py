@@ -99,7 +99,7 @@ def test_the_directory_is_valid_with_the_operators_passwords(config: Path, impor
             "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
         ),
         (
-            "ansible.builtin.command: {crontab} -t 4320 -i 0 -n 1; touch {marker}\n      delegate_to: localhost",
+            "ansible.builtin.command: {crontab} -n 1; touch {marker}\n      delegate_to: localhost",
             "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
         ),
     ],
@@ -115,7 +115,8 @@ def test_what_is_not_recorded_fails_by_name(
 
 def test_an_allowed_computation_runs_without_a_shell(venv: Path, config: Path, tmp_path: Path) -> None:
     task = "ansible.builtin.command: {crontab} -t 4320 -i 0 -n 1\n      delegate_to: localhost"
-    used = "register: jobs\n    - copy: {dest: /etc/kolla/a, content: '{{ (jobs.stdout | from_json).cron_jobs }}'}"
+    content = "{{ (jobs.stdout | from_json).cron_jobs }}"
+    used = f"register: jobs\n    - copy: {{dest: /etc/kolla/a, content: '{content}'}}"
     (copied,) = record(f"{task}\n      {used}", venv, config, tmp_path)
     arguments = ("-t", "4320", "-i", "0", "-n", "1")
     wanted = subprocess.run((*crontab(venv), *arguments), capture_output=True, check=True).stdout

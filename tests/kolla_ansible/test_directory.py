@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def test_another_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter").touch()
     with pytest.raises(BadUsage, match="is not empty"):
         directory.changed(tmp_path, emitted(a="1"))
+
+
+def test_the_reasons_of_an_import_are_known_by_the_roles_of_both_ends(tmp_path: Path) -> None:
+    edge = {"name": "keystone", "on": "mariadb", "reason": "keystone.conf:12 connection", "hard": True}
+    directory.write(tmp_path, Emitted({"imported.json": json.dumps({"edges": [edge]}).encode()}))
+    assert directory.reasons(tmp_path) == {("mariadb", "keystone"): "keystone.conf:12 connection"}
+    with pytest.raises(BadUsage, match="give the directory of `kolla_mesos_ctl import`"):
+        directory.reasons(tmp_path / "other")

@@ -24,6 +24,7 @@ FACTS = "hosts:\n" + "".join(
     f"  {host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}\n"
     for n, host in enumerate(HOSTS)
 )
+OUTSIDE = "addresses: [{name: .*keystone, port: 6379, on: null, reason: ours}]\n"
 PASSWORDS = "keystone_database_password: s3cret\nunused_password: other\n"
 
 
@@ -168,9 +169,19 @@ def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: 
     with pytest.raises(CannotImport, match="mariadb on ctl-1, ctl-2"):
         refuse(outcome)
     own = tmp_path / "own.yml"
-    own.write_text("clusters: [{daemon: mariadb, instead: null}]\n")
+    own.write_text("clusters: [{daemon: mariadb, instead: null}]\n" + OUTSIDE)
     _, accepted = imported(tmp_path, own)
     refuse(accepted)
+
+
+def test_an_address_without_a_listener_is_refused_unless_a_part_is_imported(tmp_path: Path) -> None:
+    own = tmp_path / "own.yml"
+    own.write_text("clusters: [{daemon: mariadb, instead: null}]\n")
+    _, outcome = imported(tmp_path, own)
+    why = r"keystone: other.conf:1 backend_url: nothing listens at 192.0.2.10:6379: add a row to `listeners`"
+    with pytest.raises(CannotImport, match=why):
+        refuse(outcome)
+    refuse(outcome, is_whole=False)
 
 
 def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path: Path) -> None:

@@ -95,6 +95,33 @@ def test_an_address_without_a_listener_is_named_with_its_place() -> None:
     assert unresolved.connection.place == "other.conf:3 backend_url"
 
 
+def test_an_address_with_two_daemons_is_named_with_both() -> None:
+    recorder = keystone()
+    recorder.daemon("other", "healthcheck_listen other 11211")
+    names = {each.name: each for each in derived(recorder)[0].unresolved}
+    assert names["keystone"].shown({OWN: "192.0.2.11"}) == (
+        "keystone: keystone.conf:4 memcache_servers: memcached and other listen at 192.0.2.11:11211"
+    )
+
+
+@pytest.mark.parametrize("on, edge", [("memcached", ["memcached"]), (None, [])])
+def test_a_rule_resolves_an_address(on: str | None, edge: list[str]) -> None:
+    recorder = keystone()
+    recorder.file("glance_api/other.conf", f"backend_url = redis://{OWN}:6379\n")
+    table = replace(RULES, addresses=[{"name": "glance_api", "port": 6379, "on": on, "reason": "ours"}])
+    found, _ = derived(recorder, table)
+    assert not found.unresolved
+    assert [each.on for each in found.edges["glance_api"] if each.is_hard] == edge
+
+
+def test_a_step_without_needs_is_found_unless_a_rule_expects_it() -> None:
+    recorder = keystone()
+    recorder.bootstrap("bootstrap_mariadb", "mariadb")
+    recorder.toolbox("command", {"cmd": "true"}, "other")
+    found, sorted_tasks = derived(recorder)
+    assert [step.name for step in graph.without_needs(found, sorted_tasks, RULES)] == ["other_toolbox"]
+
+
 def test_a_rule_of_the_operator_adds_a_dependency() -> None:
     table = replace(RULES, needs=[{"name": "glance_.*", "on": "memcached", "reason": "ours"}])
     assert edges(derived(keystone(), table)[0], "glance_api")["memcached"].reason == "ours"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
-from kolla_mesos_start.operator.live.graph import dot, mermaid, of, svg, text
+from kolla_mesos_start.operator.kolla_ansible import directory
+from kolla_mesos_start.operator.live.graph import dot, mermaid, of, svg, text, with_reasons
 from kolla_mesos_start.operator.live.mirror import mirror
 from kolla_mesos_start.operator.terminal.lines import show
 
 
 def run(invocation: Invocation) -> int:
     """Print the graph."""
+    imported, form = invocation.options.imported, invocation.options.format
+    reasons = {} if imported is None else directory.reasons(imported)
     deployment = mirror(invocation).deployment()
-    graph = of(deployment)
-    form = invocation.options.format
+    graph = with_reasons(of(deployment), reasons)
     if form == "text":
         show(invocation.out, text(graph))
     elif form == "svg":
@@ -27,6 +30,12 @@ def run(invocation: Invocation) -> int:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "dot", "mermaid", "svg"), default="text", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--imported",
+        metavar="DIR",
+        type=Path,
+        help="the directory of `kolla_mesos_ctl import`: adds the reason for each dependency",
     )
 
 

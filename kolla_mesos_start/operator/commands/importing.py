@@ -81,7 +81,7 @@ def run(invocation: Invocation) -> int:
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
     zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     outcome = importing.make(recorded, site, table, found.release, zookeeper)
-    refuse(outcome)
+    refuse(outcome, is_whole=not options.tags)
     changed = directory.changed(options.output, outcome.emitted)
     if changed and not options.overwrite:
         raise ChangedByOperator(
@@ -101,15 +101,22 @@ def _show(invocation: Invocation, play: str) -> None:
     invocation.err.print(f"recording: {play}", markup=False)
 
 
-def refuse(outcome: Outcome) -> None:
-    """Raise CannotImport if the dependencies can't be satisfied, or a cluster would be split."""
+def refuse(outcome: Outcome, *, is_whole: bool = True) -> None:
+    """Raise CannotImport if the dependencies can't be satisfied, or a cluster would be split.
+
+    A part of a deployment connects to daemons outside of it: then unresolved addresses are only reported.
+    """
     issues = [f"a cycle: {' -> '.join(cycle)}" for cycle in outcome.cycles]
     issues += (
         f"{each.name} needs {each.on} ({each.reason}), which starts later" for each in outcome.against_order
     )
     issues = [f"{each}: add a rule to a file for --overrides" for each in issues]
-    if issues or outcome.clusters:
-        raise CannotImport([*outcome.clusters, *issues])
+    addresses = [
+        f"{each}: add a row to `listeners` or `addresses` of a file for --overrides"
+        for each in (outcome.unresolved if is_whole else ())
+    ]
+    if issues or addresses or outcome.clusters:
+        raise CannotImport([*outcome.clusters, *issues, *addresses])
 
 
 def _summarize(outcome: Outcome, output: Path) -> None:
@@ -117,6 +124,8 @@ def _summarize(outcome: Outcome, output: Path) -> None:
     print(
         f"imported {counted(len(daemons), 'daemon')} and {counted(len(steps), 'one-time step')} into {output}"
     )
+    for warning in outcome.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     refused, left = len(dict.fromkeys(outcome.emitted.refused)), len(outcome.emitted.left)
     if refused or left:
         print(

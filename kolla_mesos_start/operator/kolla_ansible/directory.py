@@ -38,6 +38,20 @@ def changed(directory: Path, emitted: Emitted) -> Sequence[str]:
     return found
 
 
+def reasons(directory: Path) -> Mapping[tuple[str, str], str]:
+    """The reason for each dependency, by the roles of what is needed and what needs it.
+
+    BadUsage for a directory that no import has made.
+    """
+    try:
+        edges = json.loads((directory / RECORD).read_bytes())["edges"]
+    except (OSError, ValueError, KeyError) as error:
+        raise BadUsage(
+            f"{directory} has no readable {RECORD}: give the directory of `kolla_mesos_ctl import`"
+        ) from error
+    return {(edge["on"], edge["name"]): edge["reason"] for edge in edges}
+
+
 def write(directory: Path, emitted: Emitted) -> Sequence[str]:
     """Write all files, and remove those that only the last import had, which are returned.
 

@@ -82,6 +82,7 @@ class Imported:
     zookeeper: str | None = None
     refused: Sequence[str] = ()
     real: Mapping[str, str] = field(default_factory=dict)  # addresses, by their stand-ins
+    warnings: Sequence[str] = ()
 
 
 def emit(imported: Imported) -> Emitted:
@@ -93,7 +94,7 @@ class _Emission:
     def __init__(self, imported: Imported) -> None:
         self.containers, self.graph, self.names = imported.containers, imported.graph, imported.names
         self.rules, self.release, self.zookeeper = imported.rules, imported.release, imported.zookeeper
-        self.real = imported.real
+        self.real, self.warnings = imported.real, imported.warnings
         self.made = Emitted(refused=list(imported.refused))
         self.used: set[str] = set()
         self.services: dict[str, Any] = {}
@@ -369,15 +370,12 @@ class _Emission:
                 f"{key} {value}" for key, value in task.args.items() if key in ("name", "value", "state")
             )
             self.made.left.append(f"{task.host}: {task.module}: {what} ({task.name})")
-        for unresolved in self.graph.unresolved:
-            address = self.real.get(unresolved.connection.address, unresolved.connection.address)
-            what = f"{address}:{unresolved.connection.port}"
-            self.made.refused.append(
-                f"{unresolved.name}: {unresolved.connection.place}: nothing listens at {what}"
-            )
+        self.made.refused += (each.shown(self.real) for each in self.graph.unresolved)
         soft = sum(not edge.is_hard for edges in self.graph.edges.values() for edge in edges)
         lines = [f"Imported from kolla-ansible {self.release}: {len(self.services)} services.", ""]
         lines += ["Left to you:", *(f"  {each}" for each in self.made.left), ""]
+        if self.warnings:
+            lines += ["Warnings:", *(f"  {each}" for each in self.warnings), ""]
         lines += ["Not expressed:", *(f"  {each}" for each in dict.fromkeys(self.made.refused)), ""]
         lines += [f"Soft dependencies, for which nothing waits: {soft}"]
         self.made.files["report.txt"] = ("\n".join(lines) + "\n").encode()

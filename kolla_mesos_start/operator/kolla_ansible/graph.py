@@ -37,15 +37,23 @@ class Edge:
 
 @dataclass(frozen=True)
 class Unresolved:
-    """An address at which nothing listens."""
+    """An address at which nothing listens, or more than one daemon: those of `listening`."""
 
     name: str
     connection: Connection
+    listening: Sequence[str] = ()
+
+    def shown(self, real: Mapping[str, str]) -> str:
+        """For people, with the real address of each stand-in."""
+        address = real.get(self.connection.address, self.connection.address)
+        verb = "listen" if len(self.listening) > 1 else "listens"
+        who = f"{' and '.join(self.listening) or 'nothing'} {verb}"
+        return f"{self.name}: {self.connection.place}: {who} at {address}:{self.connection.port}"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The edges by the name that needs them, and the addresses that nobody answers."""
+    """The edges by the name that needs them, and the addresses that not exactly one daemon answers."""
 
     edges: Mapping[str, Sequence[Edge]]
     unresolved: Sequence[Unresolved]
@@ -193,14 +201,19 @@ class _Derivation:
     def to_listeners(self, name: str, host: str, connection: Connection, is_hard: bool) -> Iterator[Edge]:
         address = self.places.names.get(connection.address, connection.address)
         found = self.listeners.get((address, connection.port), ())
-        if not found:
-            self.unresolved.append(Unresolved(name, connection))
+        daemons = list(dict.fromkeys(each.daemon for each in found))
+        behind = list(dict.fromkeys(each.daemon for each in found if not each.is_proxy))
+        ruled = self.rules.answering(name, connection.port)
+        if ruled:
+            daemons = [each for each in ruled if each]
+        elif name not in daemons and (not daemons or len(behind) > 1):
+            self.unresolved.append(Unresolved(name, connection, behind))
             return
         self.resolved += 1
-        if any(each.daemon == name for each in found):
+        if name in daemons:
             return  # It is what listens there, or a member of the same cluster.
         is_own = address in self.places.addresses.get(host, ())
-        for daemon in dict.fromkeys(each.daemon for each in found):
+        for daemon in daemons:
             yield Edge(name, daemon, connection.place, is_hard, is_own)
 
     def by_rules(self) -> Iterator[Edge]:
@@ -223,6 +236,16 @@ def _joined(one: Edge, other: Edge) -> Edge:
     reason = other.reason if other.is_hard and not one.is_hard else one.reason
     is_hard, is_all = one.is_hard or other.is_hard, one.is_all or other.is_all
     return Edge(one.name, one.on, reason, is_hard, one.is_local and other.is_local and not is_all, is_all)
+
+
+def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequence[Step]:
+    """Steps that wait for nothing, and that no rule knows: perhaps their dependencies were not found."""
+    return [
+        step
+        for step in containers.steps
+        if not any(edge.is_hard for edge in graph.edges.get(step.name, ()))
+        and not rules.needs_nothing(step.name)
+    ]
 
 
 def cycles(graph: Graph) -> Sequence[Sequence[str]]:

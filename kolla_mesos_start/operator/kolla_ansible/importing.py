@@ -52,6 +52,8 @@ class Outcome:
     against_order: Sequence[Edge]
     cycles: Sequence[Sequence[str]]
     clusters: Sequence[str]
+    unresolved: Sequence[str]
+    warnings: Sequence[str]
 
 
 def record(
@@ -122,10 +124,16 @@ def make(
         refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
     known = Names(values, secrets, own, own_values)
     real = {stand_in: address for address, stand_in in used[0].addresses.items()}
-    emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused, real))
+    warnings = [
+        f"{each.name}: the step waits for nothing: is a row in `needs` of --overrides missing?"
+        for each in graph.without_needs(derived, found, table)
+    ]
+    emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused, real, warnings))
     against = graph.against_order(derived, found)
     clusters = _unsupported_clusters(found, table)
-    return Outcome(emitted, found, derived, unlifted, against, graph.cycles(derived), clusters)
+    unresolved = list(dict.fromkeys(each.shown(real) for each in derived.unresolved))
+    cycles = graph.cycles(derived)
+    return Outcome(emitted, found, derived, unlifted, against, cycles, clusters, unresolved, warnings)
 
 
 def _unsupported_clusters(found: Containers, table: Rules) -> Sequence[str]:

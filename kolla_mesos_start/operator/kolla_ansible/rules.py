@@ -22,6 +22,7 @@ class Rules:
     dropped: Sequence[Mapping[str, Any]]
     rewritten: Sequence[Mapping[str, Any]]
     listeners: Sequence[Mapping[str, Any]]
+    addresses: Sequence[Mapping[str, Any]]
     hard: str
     ignored: Sequence[Mapping[str, Any]]
     needs: Sequence[Mapping[str, Any]]
@@ -38,6 +39,19 @@ class Rules:
             if re.fullmatch(row["daemon"], daemon)
             for port in row["ports"]
         ]
+
+    def answering(self, name: str, port: int) -> Sequence[str | None]:
+        """What answers a daemon or a step at a port, as the first rule says; empty without a rule.
+
+        None is something outside of the deployment.
+        """
+        return [
+            row["on"] for row in self.addresses if row["port"] == port and re.fullmatch(row["name"], name)
+        ][:1]
+
+    def needs_nothing(self, step: str) -> bool:
+        """Whether it is known that a step waits for nothing."""
+        return any(row["on"] is None and re.fullmatch(row["name"], step) for row in self.needs)
 
     def command(self, text: str) -> str:
         """The command without what only a recording has."""

@@ -42,7 +42,7 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """`after` waits for `before`; `label` has what the dependency asks for besides."""
+    """`after` waits for `before`; `label` has what the dependency asks for besides, and why."""
 
     before: str
     after: str
@@ -76,6 +76,16 @@ def of(deployment: LiveDeployment) -> DependencyGraph:
     absent = dict.fromkeys(edge.before for edge in edges if edge.before not in known)
     nodes += [Node(path, "", MISSING, "no service provides it") for path in absent]
     return DependencyGraph(nodes, edges)
+
+
+def with_reasons(graph: DependencyGraph, reasons: Mapping[tuple[str, str], str]) -> DependencyGraph:
+    """The graph with the reason for each edge, which is known by the roles of its two ends."""
+
+    def explained(edge: Edge) -> Edge:
+        why = reasons.get((edge.before.partition("/")[0], edge.after.partition("/")[0]), "")
+        return edge._replace(label=", ".join(filter(None, (edge.label, why))))
+
+    return graph._replace(edges=[explained(edge) for edge in graph.edges])
 
 
 def _node(service: LiveService, step: LiveStep) -> Node:
