@@ -62,6 +62,13 @@ def test_no_stand_in_is_a_real_value_or_that_of_the_other_recording(tmp_path: Pa
         "a_key": {"private_key": "-----BEGIN PRIVATE KEY-----\n", "public_key": "ssh-rsa AAAA"},
         "not_set": "",
     }
+    assert stand_ins.kinds(passwords) == {
+        "a_password": "password",
+        "a_uuid": "uuid",
+        "a_fernet_key": "fernet",
+        "a_key_private_key": "given",
+        "a_key_public_key": "given",
+    }
     virtual = {"kolla_internal_vip_address": "192.0.2.100"}
     first, second = (stand_ins.make(run, passwords, known, virtual) for run in range(2))
     real = stand_ins.flattened(passwords)

@@ -45,8 +45,8 @@ VARIABLES = "variables"
 SECRETS = "secrets"
 FILES = "files"
 # The kinds of secrets.
-PASSWORD, FERNET = "password", "fernet"
-KINDS = (PASSWORD, FERNET)
+PASSWORD, FERNET, UUID, GIVEN = "password", "fernet", "uuid", "given"
+KINDS = (PASSWORD, FERNET, UUID, GIVEN)
 # The names that are read in the directory itself.
 TOP = ("services", *(f"{name}.yml" for name in (VARIABLES, launch.NAME, SECRETS, acl.FILE)), VARIABLES)
 # bytes. A server drops the connection on a larger request (its jute.maxbuffer), which looks like an outage.
@@ -440,7 +440,7 @@ class _DirectoryPass:
             return "it is in another file too: keep one of the two"
         if kind in KINDS:
             return ""
-        kinds = " or ".join(KINDS)
+        kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
         what = f"unknown kind{nearest(str(kind), KINDS)}"
         return f"{what}: {SECRETS}.yml names the kind of each secret ({kinds}), not its value"
 

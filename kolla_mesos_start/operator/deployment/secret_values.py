@@ -8,11 +8,20 @@ from __future__ import annotations
 import base64
 import secrets
 import string
+import uuid
 from collections.abc import Container, Mapping
 from typing import Callable
 
-from kolla_mesos_start.operator.deployment.directory import FERNET, PASSWORD, Contents, Deployment
+from kolla_mesos_start.operator.deployment.directory import (
+    FERNET,
+    GIVEN,
+    PASSWORD,
+    UUID,
+    Contents,
+    Deployment,
+)
 
+NO_VALUE = "it has no value, and is never generated: add it to the file of --secrets"
 LENGTH = 32  # characters of a password, and bytes of a key
 
 
@@ -26,15 +35,24 @@ def _fernet() -> str:
     return base64.urlsafe_b64encode(secrets.token_bytes(LENGTH)).decode()
 
 
-MAKERS: Mapping[str, Callable[[], str]] = {PASSWORD: _password, FERNET: _fernet}
+def _uuid() -> str:
+    return str(uuid.UUID(bytes=secrets.token_bytes(16), version=4))
+
+
+# Without `given`: such a secret, for example an SSH key, belongs to a pair or comes from another system.
+MAKERS: Mapping[str, Callable[[], str]] = {PASSWORD: _password, FERNET: _fernet, UUID: _uuid}
 
 
 def bad_secret(kind: str, text: str) -> str | None:
     """Why a given value is not a valid secret, perhaps because its file is damaged; None if it is valid."""
-    if kind == PASSWORD:
-        why = "" if text.strip() else "it is empty"
-    else:
+    if kind == GIVEN:
+        return None if text.strip() else NO_VALUE
+    if kind == FERNET:
         why = "" if _is_fernet(text) else "it is not a Fernet key (32 bytes in URL-safe base64)"
+    elif kind == UUID:
+        why = "" if _is_uuid(text) else "it is not a UUID"
+    else:
+        why = "" if text.strip() else "it is empty"
     return f"{why}: give the whole value, or remove the line to have one generated" if why else None
 
 
@@ -45,10 +63,20 @@ def _is_fernet(text: str) -> bool:
         return False
 
 
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
 def generate(deployment: Deployment, given: Container[str]) -> Contents:
-    """A value for each secret that is neither a variable of the deployment nor in `given`."""
+    """A value for each secret that is neither a variable of the deployment nor in `given`.
+
+    It is empty if it can't be generated: unless a published one replaces it, `bad_secret` names it.
+    """
     return {
-        name: MAKERS[kind]().encode()
+        name: MAKERS[kind]().encode() if kind in MAKERS else b""
         for name, kind in deployment.secrets.items()
         if name not in deployment.variables and name not in given
     }

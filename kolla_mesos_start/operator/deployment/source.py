@@ -106,6 +106,13 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
     file = str(options.secrets) if options.secrets is not None else None
     of_file = (variable for variable, each in chosen.items() if each.source.file == file)
     generated = secret_values.generate(deployment, given)
+    # What could not be generated is an error of secrets.yml.
+    empty = {
+        f"{VARIABLES}/{each}": DataSource(f"{SECRETS}.yml", each)
+        for each, value in generated.items()
+        if not value
+    }
+    sources = {**sources, **empty}
     variables = {**deployment.variables, **generated}
     deployment = deployment._replace(variables=variables, acl=plan, sources={**deployment.sources, **sources})
     hidden = frozenset({*deployment.secrets, *of_file})

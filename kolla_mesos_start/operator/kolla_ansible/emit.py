@@ -1,6 +1,6 @@
 """Writes a directory for `kolla_mesos_ctl` from lifted containers and their graph.
 
-    variables.yml, secrets.yml   addresses; the names of the secrets that files and steps use
+    variables.yml, secrets.yml   addresses; the kinds of the secrets that files and steps use
     services/<role>/<name>/      a definition for each daemon and each step, its files, values of single hosts
     launch.yml                   images, volumes, and the hosts of each service
     report.txt                   what is left to the operator, and what the import could not express
@@ -51,10 +51,10 @@ NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
 
 @dataclass(frozen=True)
 class Names:
-    """Names and values that belong to the deployment: variables of addresses, names of secrets, own names."""
+    """Names and values that belong to the deployment: variables of addresses, kinds of secrets, own names."""
 
     addresses: Mapping[str, str]
-    secrets: frozenset[str]
+    secrets: Mapping[str, str]
     own: Mapping[str, OwnNames]
     own_values: Mapping[str, Mapping[str, str]]
 
@@ -360,7 +360,7 @@ class _Emission:
 
     def variables(self) -> None:
         values = {name: value for name, value in self.names.addresses.items() if name in self.used}
-        secrets = {name: "password" for name in sorted(self.names.secrets) if name in self.used}
+        secrets = {name: kind for name, kind in sorted(self.names.secrets.items()) if name in self.used}
         self.made.files["variables.yml"] = formats.dumped([values]).encode()
         self.made.files["secrets.yml"] = formats.dumped([secrets]).encode()
 

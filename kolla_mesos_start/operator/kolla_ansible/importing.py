@@ -117,7 +117,7 @@ def make(
     derived = graph.derive(raw, table, places_of(site, used[0]))
     values = {name: real for real, name in names.items()}
     own, own_values = own_names(site, names)
-    secrets = frozenset(used[0].secrets)
+    secrets = stand_ins.kinds(site.passwords)
     refused: list[str] = []
     for each in unlifted:
         where = f"{each.what}:{each.line}" if each.line else each.what

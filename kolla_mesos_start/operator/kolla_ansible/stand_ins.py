@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import formats, source
+from kolla_mesos_start.operator.deployment import directory, formats, source
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 
 # Networks for benchmarks (RFC 2544): one for each recording.
@@ -69,6 +69,24 @@ def passwords_of(path: Path) -> Mapping[str, Any]:
         raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
 
 
+def kinds(passwords: Mapping[str, Any]) -> Mapping[str, str]:
+    """The kind of each secret for secrets.yml, which the form of the operator's value shows."""
+    return {name: _kind(name, value) for name, value in flattened(passwords).items()}
+
+
+def _kind(name: str, value: str) -> str:
+    if UUID.fullmatch(value):
+        return directory.UUID
+    if _is_fernet(value):
+        return directory.FERNET
+    is_key = "PRIVATE KEY" in value or value.startswith("ssh-")
+    return directory.GIVEN if is_key or name.endswith("_salt") else directory.PASSWORD
+
+
+def _is_fernet(value: str) -> bool:
+    return value.endswith("=") and len(value) == 44
+
+
 def virtual_addresses(settings: Mapping[str, object]) -> Mapping[str, str]:
     """The virtual addresses that globals.yml sets to an address."""
     found = {name: str(settings[name]) for name in VIRTUAL if settings.get(name)}
@@ -90,7 +108,7 @@ def _stand_in(run: int, name: str, value: Any) -> Any:
     digest = hashlib.sha256(f"{run} {name}".encode()).digest()
     if UUID.fullmatch(text):
         return str(uuid.UUID(bytes=digest[:16]))
-    if text.endswith("=") and len(text) == 44:
+    if _is_fernet(text):
         return base64.urlsafe_b64encode(digest).decode()
     if "PRIVATE KEY" in text:
         return f"-----BEGIN PRIVATE KEY-----\n{digest.hex()}\n-----END PRIVATE KEY-----\n"

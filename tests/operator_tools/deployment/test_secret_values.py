@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,28 @@ from tests.publishing import write_files
 DEPLOYMENT = Deployment({}, [], (), secrets={"db": "password", "key": "fernet"})
 
 
-def test_every_kind_can_be_generated() -> None:
-    assert tuple(MAKERS) == KINDS
+def test_every_kind_can_be_generated_except_given() -> None:
+    assert (*MAKERS, "given") == KINDS
+
+
+def test_a_secret_that_is_not_generated_is_named_until_it_has_a_value(tmp_path: Path) -> None:
+    secrets = "ssh_key: given\nproject: uuid\n"
+    root = write_files(tmp_path / "site", secrets_yml=secrets, services__a__definition_json=USING)
+    (error,) = [each for each in validate(load(root).deployment) if each.severity == "error"]
+    assert error.message == (
+        "ssh_key: it has no value, and is never generated: add it to the file of --secrets"
+    )
+    (tmp_path / "own.yml").write_text("ssh_key: KEY\n")
+    found = load(root, "--secrets", str(tmp_path / "own.yml"))
+    assert list(found.generated) == ["project"]
+    assert str(uuid.UUID(found.generated["project"].decode())) == found.generated["project"].decode()
+
+
+def test_a_published_value_takes_the_place_of_one_that_is_not_generated() -> None:
+    lacking = DEPLOYMENT._replace(variables={}, secrets={"ssh_key": "given"})
+    generated = generate(lacking, {})
+    source = Source("site", lacking._replace(variables=generated), generated=generated)
+    assert source.with_published({"variables/ssh_key": b"KEY"}).kept == {"ssh_key": b"KEY"}
 
 
 def test_a_password_needs_no_quotes_anywhere() -> None:
@@ -79,6 +100,7 @@ def test_a_value_that_can_be_no_secret_is_an_error_with_its_line(
     assert "hunter2" not in found.message
 
 
+USING = '{"commands": {"c": {"command": "login {{ ssh_key }} {{ project }}"}}}'
 SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ region | d }}"}}}'
 
 
@@ -89,7 +111,7 @@ SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ region | d }}"}}}'
         ("db: pasword\n", ["1 db: unknown kind (did you mean 'password'?): secrets.yml names"]),
         (
             "key: fernet\ndb: hunter2\n",
-            ["2 db: unknown kind: secrets.yml names the kind of each secret (password or fernet), not its"],
+            ["2 db: unknown kind: secrets.yml names the kind of each secret (password, fernet, uuid or"],
         ),
         ("key: [fernet]\ndb: password\n", ["1 key: unknown kind"]),
         ("a/b: fernet\ndb: password\n", ["1 a/b: a znode can't have this name"]),
