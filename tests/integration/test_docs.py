@@ -34,7 +34,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.findings import ERROR
-from kolla_mesos_start.operator.kolla_ansible import facts
+from kolla_mesos_start.operator.kolla_ansible import facts, rules
 from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.znodes import Znodes
 from tests import secured
@@ -797,6 +797,14 @@ def has_options_of_its_command(block: Block, ground: Ground) -> None:
     assert all(f"{option} " in usage for option in re.findall("--[a-z]+", block.text))
 
 
+def are_rules(block: Block, ground: Ground) -> None:
+    file = ground.stranger.home / "overrides.yml"
+    file.write_text(block.text)
+    found = rules.read(file)
+    assert found.ports("redis") == [6379]
+    assert found.answering("glance_api", 8080) == [None]
+
+
 def are_facts(block: Block, ground: Ground) -> None:
     file = ground.stranger.home / "facts.yml"
     file.write_text(block.text)
@@ -850,6 +858,8 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl import": has_options_of_its_command,
         "hosts:\n": are_facts,
         "kolla_mesos_ctl publish": has_options_of_its_command,
+        "listeners:\n": are_rules,
+        "kolla_mesos_ctl graph": has_options_of_its_command,
     },
     f"{GUIDE}/operate.rst": {
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
