@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from difflib import unified_diff
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
+from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
 
 HIDDEN = "***"
@@ -18,6 +21,7 @@ _BESIDE = re.compile(
     r"(?![\"'{/\[\s])([^\s\"',]+)"
 )
 _IN_URL = re.compile(r"(://[^\s:/@{}]+:)(?![{])[^\s/@]+@")
+_OF_A_RUN = ("command", "env", "user")  # what a one-time command does
 LONGEST = 200  # characters of a value, or of a line
 LEAST_SECRET = 4  # characters: shorter values would be masked everywhere
 
@@ -45,6 +49,33 @@ def changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Cha
         for node, data in sorted(after.items())
         if before.get(node) != data
     ]
+
+
+def not_run_again(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
+    """The one-time commands, as `service: command`, that differ and have the same generation.
+
+    A generation from a template is not compared: its value may have changed with a variable.
+    """
+    for service, data in sorted(after.items()):
+        earlier = _commands(before.get(service, b""))
+        for name, command in _commands(data).items():
+            old = earlier.get(name)
+            if old is None or not command.get("run_once") or _is_new_generation(old, command):
+                continue
+            if any(old.get(key) != command.get(key) for key in _OF_A_RUN):
+                yield f"{service}: {name}"
+
+
+def _is_new_generation(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    generation = new.get("generation")
+    return generation != old.get("generation") or Text("", str(generation)).is_template
+
+
+def _commands(definition: bytes) -> Mapping[str, Mapping[str, Any]]:
+    with suppress(ValueError, RecursionError, TypeError, KeyError):
+        commands = json.loads(definition)["commands"]
+        return {name: each for name, each in commands.items() if isinstance(each, dict)}
+    return {}
 
 
 def is_variable(node: str) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
 from kolla_mesos_start.operator.deployment import acl, directory, secrets_file
 from kolla_mesos_start.operator.deployment.acl import Acl, Plan
-from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable
+from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable, not_run_again
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
 from kolla_mesos_start.operator.deployment.findings import counted, refuse
 from kolla_mesos_start.operator.deployment.source import Source
@@ -81,6 +81,11 @@ class Publishing:
             lock.left = _left_over(lock.interrupted, prepared)
             publisher = Publisher(client, znodes, before, lock)
             self._write(publisher, prepared)
+        for command in not_run_again(prepared.before, directory.definitions(prepared.source.deployment)):
+            self._note(
+                f"note: {command} has changed, but not its generation: where it is done, it does not run"
+                " again; publish another generation, or use `kolla_mesos_ctl rerun`"
+            )
         if prepared.left:
             left = f"{self._options.directory}: {_first(prepared.left)}"
             self._note(f"note: still published, but not in {left}; --prune would remove them")
