@@ -38,7 +38,10 @@ def recorded(run: int, site: Site) -> list[Task]:
         recorder = Recorder(host)
         recorder.daemon("kolla_toolbox")
         recorder.daemon(
-            "mariadb", privileged=True, dimensions={"ulimits": {"nofile": {"soft": 1, "hard": 2}}}
+            "mariadb",
+            "healthcheck.sh --connect",
+            privileged=True,
+            dimensions={"ulimits": {"nofile": {"soft": 1, "hard": 2}}},
         )
         if host == HOSTS[0]:
             login = {"login_host": addresses[host], "login_password": "{{ not ours }}", "name": "keystone"}
@@ -109,6 +112,13 @@ def test_a_daemon_has_its_files_its_dependencies_and_its_check(tmp_path: Path) -
     assert daemon["dependencies"] == ["mariadb/daemon", "keystone_toolbox/run", "bootstrap_keystone/run"]
     assert daemon["files"]["conf.d.own.conf"] == {"dest": "/var/lib/kolla/config_files/conf.d/own.conf"}
     assert daemon["ready"]["command"] == "healthcheck_curl http://{{ own_address }}:5000"
+
+
+def test_a_daemon_is_ready_before_the_user_of_its_healthcheck_exists(tmp_path: Path) -> None:
+    """A step that waits for MariaDB creates this user."""
+    site, _ = imported(tmp_path)
+    daemon = load(site / "services/openstack/keystone/mariadb/definition.yml")["service"]["daemon"]
+    assert daemon["ready"]["command"] == "healthcheck_listen mariadbd 3306"
 
 
 def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_path: Path) -> None:

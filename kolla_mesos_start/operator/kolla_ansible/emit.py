@@ -139,7 +139,7 @@ class _Emission:
         environment = writer.templates(self.environment(settings))
         if environment:
             definition["env"] = environment
-        ready = self.ready(settings)
+        ready = self.ready(daemon.name, settings)
         if ready:
             definition["ready"] = writer.templates(ready)
         commands = self.inside(daemon.name, writer, files, environment)
@@ -237,13 +237,13 @@ class _Emission:
         common = (settings.get("common_options") or {}).get("environment") or {}
         return {**common, **(settings.get("environment") or {})}
 
-    def ready(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    def ready(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         check = settings.get("healthcheck") or {}
         test = check.get("test") or "NONE"
         kind, *words = [test] if isinstance(test, str) else test
         if kind in ("NONE", ""):
             return {}
-        command = words[0] if kind == "CMD-SHELL" else words
+        command = self.rules.ready_command(name) or (words[0] if kind == "CMD-SHELL" else words)
         return {
             "command": command,
             "timeout": int(check.get("timeout", 30)),

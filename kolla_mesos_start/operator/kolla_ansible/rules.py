@@ -23,6 +23,7 @@ class Rules:
     rewritten: Sequence[Mapping[str, Any]]
     listeners: Sequence[Mapping[str, Any]]
     addresses: Sequence[Mapping[str, Any]]
+    ready: Sequence[Mapping[str, Any]]
     hard: str
     ignored: Sequence[Mapping[str, Any]]
     needs: Sequence[Mapping[str, Any]]
@@ -58,6 +59,11 @@ class Rules:
         for row in self.rewritten:
             text = re.sub(row["match"], row["by"], text)
         return text
+
+    def ready_command(self, daemon: str) -> str | None:
+        """The command that replaces the healthcheck of a daemon; None for its own."""
+        found = (str(row["command"]) for row in self.ready if re.fullmatch(row["daemon"], daemon))
+        return next(found, None)
 
     def cluster(self, daemon: str) -> str | None:
         """What to do about a daemon that is a cluster on several hosts; None: its members are independent."""
