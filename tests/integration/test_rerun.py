@@ -263,6 +263,23 @@ def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool)
     assert len(site.runs()) == started + 1
 
 
+def test_a_list_is_adopted_as_a_whole_or_not_at_all(site: Site, tmp_path: Path) -> None:
+    site.publish(sync=site.once(), more=site.once())
+    listed = tmp_path / "adopt.txt"
+    listed.write_text("db/sync  # the database\n\ndb/moer\n")
+    assert "'db/moer' (did you mean 'db/more'?)" in run_ctl(site.deployment, "adopt", "--list", listed).stderr
+    assert site.zk.exists(f"{site.at()}/state") is None
+    listed.write_text("db/sync  # the database\n\ndb/more\n")
+    ctl(site.deployment, "adopt", "--list", str(listed))
+    assert (site.state(), site.start().ends()) == ("done", 0)
+    assert site.runs() == []
+    listed.write_text("# none\n")
+    assert "names no command" in ctl(site.deployment, "adopt", "--list", str(listed), status=64).stderr
+    gone = ctl(site.deployment, "adopt", "--list", tmp_path / "gone", status=64).stderr
+    assert "gone can't be read: No such file or directory" in gone
+    assert "either" in ctl(site.deployment, "adopt", status=64).stderr
+
+
 def test_a_mark_that_was_adopted_is_one_of_the_agents_own(site: Site) -> None:
     """The next generation runs after it; a rollback to it does not."""
     site.publish(sync=site.once(gate=None, generation="1"))

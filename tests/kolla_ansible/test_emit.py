@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.commands.importing import CannotImport, refuse
+from kolla_mesos_start.operator.commands.importing import CannotImport, adoption, refuse
 from kolla_mesos_start.operator.deployment import directory as deployments
 from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
@@ -204,3 +204,8 @@ def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path:
     } in record["edges"]
     (origin, *_) = record["services"]["openstack/keystone/keystone"]
     assert (origin["host"], origin["path"]) == ("ctl-1", "/etc/kolla/keystone/keystone.conf")
+
+
+def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
+    lines = adoption(imported(tmp_path)[1]).decode().splitlines()
+    assert [line.partition("  # ")[0] for line in lines] == ["keystone_toolbox/run", "bootstrap_keystone/run"]

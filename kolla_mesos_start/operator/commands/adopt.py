@@ -1,4 +1,4 @@
-"""`kolla_mesos_ctl adopt`: record a one-time command as done without running it.
+"""`kolla_mesos_ctl adopt`: record one-time commands as done without running them.
 
 The record is the one that an agent writes after a success.
 """
@@ -9,7 +9,9 @@ import argparse
 import os
 import socket
 import time
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
@@ -23,11 +25,35 @@ from kolla_mesos_start.tree.states import DONE, Detail, encode_mark
 
 
 def run(invocation: Invocation) -> int:
+    """Find all commands first, so that a wrong name changes nothing; then record each."""
+    options = invocation.options
+    if bool(options.command) == bool(options.list):
+        raise BadUsage("give either ROLE/COMMAND or --list FILE")
+    paths = [options.command] if options.command else _listed(options.list)
+    found = [one_time.find(invocation, path, options.host or "") for path in paths]
+    if not options.host:
+        for one in found:
+            _check_uncounted(invocation.client, one)
+    for one in found:
+        _adopt(invocation, one)
+    return 0
+
+
+def _listed(file: Path) -> Sequence[str]:
+    """The commands in a file, one on each line; empty lines and comments are left out."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadUsage(f"--list {file} can't be read: {getattr(error, 'strerror', error)}") from error
+    found = [line for line in (each.partition("#")[0].strip() for each in lines) if line]
+    if not found:
+        raise BadUsage(f"{file} names no command: write ROLE/COMMAND on each line")
+    return found
+
+
+def _adopt(invocation: Invocation, one: OneTime) -> None:
     """Write the record under the lock, with the znodes above it if no container has ever started."""
     client, options = invocation.client, invocation.options
-    one = one_time.find(invocation, options.command, options.host or "")
-    if not options.host:
-        _check_uncounted(client, one)
     nodes = one_time.command_nodes(one.znodes, one.command.path, one.command.run_once or "")
     connection.create_together(client, nodes)
     with one_time.locked(client, one) as contender:
@@ -40,7 +66,6 @@ def run(invocation: Invocation) -> int:
         print(f"{one.what} is already done{who}; {record.detail.message or 'nothing was changed'}")
     else:
         print(f"{one.what} is recorded as done, by {operator()}; no container runs it")
-    return 0
 
 
 def _check_uncounted(client: OperatorClient, one: OneTime) -> None:
@@ -95,7 +120,13 @@ def _token(client: OperatorClient, contender: str, record: Record) -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_command(parser)
+    add_command(parser, required=False)
+    parser.add_argument(
+        "--list",
+        metavar="FILE",
+        type=Path,
+        help="a file with a ROLE/COMMAND on each line, such as adopt.txt of `import --adopt`",
+    )
     parser.add_argument(
         "--host",
         metavar="H",
@@ -107,7 +138,8 @@ SUBCOMMAND = Subcommand(
     description="""\
 Record a one-time command (for its published generation, if it has one) as done without running it, for a
 service that was bootstrapped by other means. The record has your name and the time. It works before any
-container has started. Status 1: a container runs it now.
+container has started. With --list, all names are checked before the first is recorded. Status 1: a container
+runs it now.
 """,
     example="kolla_mesos_ctl adopt keystone-api/db_sync",
     add_arguments=_add_arguments,

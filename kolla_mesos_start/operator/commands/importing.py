@@ -14,6 +14,7 @@ from kolla_mesos_start.operator.kolla_ansible.importing import Outcome
 from kolla_mesos_start.operator.kolla_ansible.recording import Request
 
 SOURCE = "kolla-ansible"
+ADOPTED = "adopt.txt"
 
 
 class CannotImport(BadDefinition):
@@ -67,6 +68,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tags", metavar="TAGS", help="only these tags of kolla-ansible, as in: keystone,mariadb"
     )
     parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help=f"for a cloud that kolla-ansible has deployed: list all one-time steps in {ADOPTED}",
+    )
+    parser.add_argument(
         "--overwrite", action="store_true", help="replace files of an earlier import that you have changed"
     )
 
@@ -82,6 +88,8 @@ def run(invocation: Invocation) -> int:
     zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     outcome = importing.make(recorded, site, table, found.release, zookeeper)
     refuse(outcome, is_whole=not options.tags)
+    if options.adopt:
+        outcome.emitted.files[ADOPTED] = adoption(outcome)
     changed = directory.changed(options.output, outcome.emitted)
     if changed and not options.overwrite:
         raise ChangedByOperator(
@@ -117,6 +125,12 @@ def refuse(outcome: Outcome, *, is_whole: bool = True) -> None:
     ]
     if issues or addresses or outcome.clusters:
         raise CannotImport([*outcome.clusters, *issues, *addresses])
+
+
+def adoption(outcome: Outcome) -> bytes:
+    """The list of all one-time steps for `adopt --list`, in the recorded order."""
+    lines = [f"{step.name}/run  # {step.tasks[0].name}" for step in outcome.containers.steps]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _summarize(outcome: Outcome, output: Path) -> None:
@@ -155,6 +169,11 @@ file with a line for each host:
 
   hosts:
     ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
+
+If kolla-ansible has deployed this cloud already, give --adopt, publish, and record all steps as done before
+the first container starts:
+
+  kolla_mesos_ctl adopt --list DIR/adopt.txt --deployment site
 
 After the import DIR is yours. A later import refuses to replace files that you have changed.
 """,

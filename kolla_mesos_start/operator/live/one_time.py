@@ -264,6 +264,11 @@ def _may_try_again(client: OperatorClient, one: OneTime, contender: str) -> bool
     return bool(same and found[contender])
 
 
-def add_command(parser: argparse.ArgumentParser) -> None:
+def add_command(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """The argument that names a one-time command."""
-    parser.add_argument("command", metavar="ROLE/COMMAND", help="as in dependencies: keystone-api/db_sync")
+    parser.add_argument(
+        "command",
+        metavar="ROLE/COMMAND",
+        nargs=None if required else "?",
+        help="as in dependencies: keystone-api/db_sync",
+    )
