@@ -860,6 +860,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl publish": has_options_of_its_command,
         "listeners:\n": are_rules,
         "kolla_mesos_ctl graph": has_options_of_its_command,
+        "kolla_mesos_ctl adopt": has_options_of_its_command,
     },
     f"{GUIDE}/operate.rst": {
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
