@@ -90,6 +90,7 @@ class Images:
     """The images, in a storage of their own below `cache`; each is named by what it is made of."""
 
     place = "images"
+    healthchecks = False  # Kolla's own
     dockerfiles: Mapping[str, str] = KOLLA
     services: Mapping[str, tuple[str, str]] = SERVICES
     requirements, constraints = REQUIREMENTS, CONSTRAINTS
@@ -185,7 +186,7 @@ class Images:
         contexts = render(
             kolla_build(self.store.parent, self._say),
             directory,
-            ["--nodocker-healthchecks", *names],
+            [f"--{'' if self.healthchecks else 'no'}docker-healthchecks", *names],
             base_image="localhost/debian",
             base_tag=self._kolla,
             namespace="localhost/kolla",

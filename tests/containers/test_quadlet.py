@@ -44,6 +44,10 @@ WITHOUT_SYSTEMD = ("--cgroups=split", "--sdnotify=conmon")
 
 @pytest.fixture(scope="module")
 def generator() -> Path:
+    return quadlet_generator()
+
+
+def quadlet_generator() -> Path:
     """The program of Debian's podman; nothing else of the package is needed."""
 
     def make(place: Path) -> None:

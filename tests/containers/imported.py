@@ -1,0 +1,54 @@
+"""The images of an imported Keystone: more of Kolla's own Dockerfiles, in a storage of their own.
+
+What lives here: what differs from `images.py`. Kolla's healthchecks are in these images, and kolla_toolbox
+has the collections of ansible that its modules here are from.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.containers.images import Images
+from tests.kolla_ansible.installed import FILES, environment
+
+# What the recorded modules are from.
+COLLECTIONS = ("community/mysql", "community/library_inventory_filtering_v1", "openstack/cloud")
+
+
+class ImportedImages(Images):
+    """Those of Kolla that its Keystone needs, each with the agent as its CMD and nothing opened."""
+
+    place = "imported-images"
+    healthchecks = True
+    dockerfiles: Mapping[str, str] = {
+        "base": "base",
+        "haproxy": "haproxy/haproxy",
+        "memcached": "memcached",
+        "mariadb-server": "mariadb-server",
+        "kolla-toolbox": "kolla-toolbox",
+        "openstack-base": "openstack-base",
+        "keystone-base": "keystone/keystone-base",
+        "keystone": "keystone/keystone",
+        "keystone-fernet": "keystone/keystone-fernet",
+        "keystone-ssh": "keystone/keystone-ssh",
+    }
+    services: Mapping[str, tuple[str, str]] = {
+        "haproxy": ("haproxy", "root"),
+        "memcached": ("memcached", "memcached"),
+        "mariadb-server": ("mysql", "mysql"),
+        "kolla-toolbox": ("ansible", "ansible"),
+        "keystone": ("keystone", "root"),
+        "keystone-fernet": ("keystone", "root"),
+        "keystone-ssh": ("keystone", "root"),
+    }
+
+    def _complete(self, contexts: Path) -> None:
+        super()._complete(contexts)
+        toolbox = contexts / self.dockerfiles["kolla-toolbox"]
+        shutil.copy(FILES[1], toolbox / "constraints.txt")
+        (found,) = environment(self._say).glob("lib/python3*/site-packages/ansible_collections")
+        for name in COLLECTIONS:
+            if (found / name).exists():
+                shutil.copytree(found / name, toolbox / "collections" / name)
