@@ -450,7 +450,7 @@ class _Service:
         """Add a file; one that another service has already is a link to it."""
         path = f"services/{self.path}/files/{name}"
         if name == PLAYBOOK:
-            data = lift.template(data.decode()).encode()
+            data = _as_texts(lift.template(data.decode())).encode()
         before = self.emission.contents.setdefault((name, data), path)
         if before != path:
             self.emission.made.links[path] = before
@@ -487,3 +487,11 @@ class _Service:
             self.emission.made.files[f"services/{self.path}/variables.yml"] = formats.dumped(
                 [self.values]
             ).encode()
+
+
+def _as_texts(playbook: str) -> str:
+    """The template of a playbook, in which a value that is one variable stays a text, whatever it is.
+
+    Otherwise a password could be a number, or a template of ansible.
+    """
+    return re.sub(r": \{\{ (\w+) \}\}$", r": !unsafe {{ \1 | tojson }}", playbook, flags=re.MULTILINE)
