@@ -72,7 +72,7 @@ def files(checkout: Path) -> set[Path]:
     [
         ("virtual environment", signal.SIGINT, 130),
         ("ZooKeeper: ", signal.SIGINT, 130),
-        ("containers at the same moment", signal.SIGTERM, 143),
+        ("containers at once", signal.SIGTERM, 143),
         ("daemon waits for api", signal.SIGHUP, 129),
         ("starting", signal.SIGKILL, -9),
     ],
@@ -339,7 +339,7 @@ def test_a_deployment_that_is_there_is_not_touched(
 def test_a_second_one_in_the_same_directory_is_refused(start: Start) -> None:
     """It would remove what the first one is using."""
     first = start()
-    first.says("containers at the same moment")
+    first.says("containers at once")
     second = start()
     assert second.ends() == 1
     assert "another quickstart runs in" in second.said
