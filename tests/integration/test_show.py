@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def deployment_of(run: Run) -> Deployment:
     """The deployment, from the file that other shells load, once it is published."""
     # The file is older than the ZooKeeper server.
-    run.says("-- start 20 containers")
+    run.says("-- starting 20 containers")
     found = re.search(r"KOLLA_ZK_HOSTS=(\S+)", (run.place / "kept/site/env").read_text())
     assert found is not None
     return Deployment(found[1], "/kolla", "show")
