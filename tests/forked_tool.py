@@ -1,8 +1,8 @@
 """Runs the operator's tool in a fork of a process that has imported it already.
 
-A tool that is started anew spends most of its time on imports. The fork has its own arguments, environment,
-directory and standard streams, as if it had been started. One process, in a session of its own, makes all
-forks of a test process, and ends with it.
+A new process spends most of its time on imports. The fork has its own arguments, environment, directory and
+standard streams, as if it had been started. One process, in a session of its own, makes all forks of a test
+process, and ends with it.
 """
 
 from __future__ import annotations

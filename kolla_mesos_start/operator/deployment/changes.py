@@ -72,6 +72,7 @@ def _is_new_generation(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _commands(definition: bytes) -> Mapping[str, Mapping[str, Any]]:
+    # A definition that can't be read has no commands here; `validate` reports it.
     with suppress(ValueError, RecursionError, TypeError, KeyError):
         commands = json.loads(definition)["commands"]
         return {name: each for name, each in commands.items() if isinstance(each, dict)}
