@@ -25,7 +25,7 @@ from pathlib import Path
 from retrying import retry
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.local.containers import DIES_WITH_US
+from kolla_mesos_start.operator.local.containers import dies_with_us
 from tests import CHECKOUT, pins
 from tests.containers.podman import settings
 from tests.examples.openstack import (
@@ -77,7 +77,7 @@ EXTREPO = re.compile(r"^RUN apt update .*?apt clean$", re.MULTILINE | re.DOTALL)
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CERTIFIED = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
 # Process ids and mounts of its own: where we are killed no process of a build goes on, and no mount stays.
-ALONE = (*DIES_WITH_US, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 # buildah copies itself into memory and seals the copy; on a busy machine the kernel may refuse that at first.
 BUSY = "sealing memfd copy: Device or resource busy"
 
@@ -250,7 +250,7 @@ class Images:
             return self._run("buildah", *words, **settings(directory, self.store))
 
     def _run(self, *words: str, **environ: str) -> str:
-        return run((*ALONE, *words), TMPDIR=str(self._temporary), **environ).decode()
+        return run((*dies_with_us(), *ALONE, *words), TMPDIR=str(self._temporary), **environ).decode()
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
@@ -275,7 +275,7 @@ def render(program: Path, directory: Path, words: Iterable[str], **options: str 
     """Have kolla-build write Dockerfiles, and what they copy, below this directory."""
     given = {"engine": "podman", "base": "debian", "work_dir": directory, **options}
     line = (str(word) for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value))
-    run((*ALONE, str(program), "--template-only", *line, *words))
+    run((*dies_with_us(), *ALONE, str(program), "--template-only", *line, *words))
     return directory / "docker"
 
 

@@ -15,7 +15,7 @@ from kolla_mesos_start.operator.deployment.directory import Deployment
 from kolla_mesos_start.operator.deployment.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.local import private_zookeeper
-from kolla_mesos_start.operator.local.containers import DIES_WITH_US
+from kolla_mesos_start.operator.local.containers import SETPRIV
 from kolla_mesos_start.operator.local.directory_up import DirectoryUp, locked_place, pairs, plan, with_roles
 from kolla_mesos_start.operator.local.up import START_TIMEOUT
 from kolla_mesos_start.operator.terminal.durations import seconds
@@ -52,8 +52,8 @@ def _bad_json(contents: Deployment) -> Iterator[Finding]:
 
 def _check_machine(invocation: Invocation) -> None:
     """Refuse missing programs before anything begins."""
-    if not shutil.which(DIES_WITH_US[0]):
-        raise BadUsage(f"the program {DIES_WITH_US[0]} is missing: install util-linux")
+    if not shutil.which(SETPRIV):
+        raise BadUsage(f"the program {SETPRIV} is missing: install util-linux")
     hosts = getattr(invocation.options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     if not hosts and not private_zookeeper.is_installed():
         raise NoConnection(

@@ -33,9 +33,18 @@ def _agent() -> Path:
 
 AGENT = (sys.executable, str(_agent()))
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # as the agent's log has it, text or JSON
-# If we are killed, the kernel kills what we have started; the agents' own processes end with the agents.
-DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+SETPRIV = "setpriv"
 LAST_BYTES = 2000
+
+
+def dies_with_us() -> tuple[str, ...]:
+    """What to put before a command: if this process is killed, the kernel kills the command too.
+
+    An agent's own processes end with the agent.
+    """
+    # If we are killed before setpriv has asked the kernel for that, it is too late: then the shell's parent is
+    # another process, and the command does not start.
+    return (SETPRIV, "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid()))
 
 
 class LocalContainer:
@@ -98,7 +107,7 @@ class LocalContainer:
 
     def start(self) -> None:
         self.started_at = time.time()
-        self._process = self._run(*DIES_WITH_US, *AGENT)
+        self._process = self._run(*dies_with_us(), *AGENT)
 
     def restart(self) -> None:
         """Start it again. What it has left ends before that, as all of a container ends with process 1."""

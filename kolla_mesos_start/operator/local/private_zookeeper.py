@@ -15,7 +15,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator.local.containers import DIES_WITH_US
+from kolla_mesos_start.operator.local.containers import dies_with_us
 
 HOST = "127.0.0.1"
 JAVA = (
@@ -70,7 +70,7 @@ class PrivateZooKeeper:
         """Start it, for the first time or again after its end. It keeps its port and its data."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                (*DIES_WITH_US, *JAVA, SERVER, "./zoo.cfg"),
+                (*dies_with_us(), *JAVA, SERVER, "./zoo.cfg"),
                 # As a working directory: in zoo.cfg a path with a backslash or with letters other than
                 # Latin ones would become another one.
                 cwd=self.home,

@@ -63,6 +63,31 @@ def test_a_container_that_hides_its_environment_is_ended(
     assert container.wait(30) == -9
 
 
+KILLED_AT_ONCE = """
+import os, subprocess, sys
+from kolla_mesos_start.operator.local.containers import dies_with_us
+late = ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.01; done; exec "$@"', sys.argv[1])
+print(subprocess.Popen([*late, *dies_with_us(), "sleep", "300"], stdout=subprocess.DEVNULL).pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_tool_was_about_to_start_does_not_run(tmp_path: Path) -> None:
+    """The kernel reports only the death of a parent that was alive when setpriv asked for it."""
+    go = tmp_path / "go"
+    tool = subprocess.run(
+        (sys.executable, "-c", KILLED_AT_ONCE, str(go)), stdout=subprocess.PIPE, check=False
+    )
+    started = psutil.Process(int(tool.stdout))
+    assert tool.returncode == -9
+    try:
+        go.touch()
+        started.wait(30)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            started.kill()
+
+
 def test_what_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
     """SIGTERM first, and after the grace SIGKILL."""
     deaf = "from signal import *; signal(SIGTERM, SIG_IGN); print(flush=True); pause()"
