@@ -423,6 +423,8 @@ def test_a_winner_that_is_killed_around_a_transition_comes_back(
     cluster.forms(1)
     cluster.kill()
     cluster.put(a="g:9", b="g:8", c="g:8")
+    # They join a winner that is ready, and must not be ready themselves before it is killed.
+    held = [cluster.hold(host) for host in ("b", "c")]
     cluster.start("b", "c")
     eventually(lambda: cluster.names("candidates") == ["b", "c"], "two candidates")
     winner = cluster.agents["a"]
@@ -459,6 +461,8 @@ def test_a_winner_that_is_killed_around_a_transition_comes_back(
     is_formed = (transition, loses) == ("formed", "reply") or epoch == 1
     assert (decision["epoch"], decision["state"]) == (epoch, "formed" if is_formed else "bootstrapping")
     assert ("a won once and ended before it was ready" in said) != is_formed
+    for path in held:
+        path.unlink()
     winner.environ["KOLLA_ZK_HOSTS"] = direct
     cluster.start("a")
     cluster.forms(epoch + 1)
