@@ -31,7 +31,7 @@ def find(deployment: LiveDeployment, now: float) -> list[Cause]:
     # A step that waits for a generation names the containers of other ones.
     with_images = all(cause.kind != "generation" for cause in found)
     for service in deployment.services.values():
-        found += service_causes.find(service, now, with_images)
+        found += service_causes.find(service, now, deployment.published, with_images)
     causes = [cause._replace(blocks=tuple(_chains(cause, edges))) for cause in found]
     touched = frozenset().union(*(cause.touches for cause in causes))
     for service in deployment.services.values():

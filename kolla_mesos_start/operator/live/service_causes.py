@@ -30,8 +30,12 @@ GONE = {
 }
 
 
-def find(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]:
-    """The causes in one service. `with_images`: also containers whose image must be replaced."""
+def find(service: LiveService, now: float, published: float, with_images: bool) -> Iterator[Cause]:
+    """The causes in one service.
+
+    `published`: when the deployment was last changed. `with_images`: also containers whose image must be
+    replaced.
+    """
     where = (service_node(service.name),)
     if not service.definition:
         yield Cause("no definition", f"{service.name} has no definition: publish it", where)
@@ -52,7 +56,7 @@ def find(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]
             found = [cause for step in steps for cause in _of_step(service, step, now)]
             yield from found
             found += elected
-            yield from _of_containers(service, {cause.kind for cause in found}, now)
+            yield from _of_containers(service, {cause.kind for cause in found}, now, published)
 
 
 # -- containers that run something older ------------------------------------------------------------------
@@ -178,14 +182,15 @@ def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cau
         yield Cause("not ready", f"{text}: {why}; {log}", (step.path,))
     if starting:
         first = min(starting, key=lambda each: each.since)
-        text = f"{step.path} on {on_hosts(starting)} has been starting for {lasting(now - first.since)}"
+        why = f": {first.reason}" if first.reason else ""
+        text = f"{step.path} on {on_hosts(starting)} has been starting for {lasting(now - first.since)}{why}"
         yield Cause("starting", text, (step.path,))
 
 
 # -- containers that are missing --------------------------------------------------------------------------
 
 
-def _of_containers(service: LiveService, found: Set[str], now: float) -> Iterator[Cause]:
+def _of_containers(service: LiveService, found: Set[str], now: float, published: float) -> Iterator[Cause]:
     """Which containers are missing, and why; `found` are the kinds of the causes that its steps have."""
     live = service.live
     missing = (1 if service.is_task else service.wanted) - len(live)
@@ -202,7 +207,7 @@ def _of_containers(service: LiveService, found: Set[str], now: float) -> Iterato
         # A command that has failed has a cause of its own.
         has_failed = each.stage == "bootstrap" and found & {"failed", "failing"}
         if not has_failed and (each.host in hosts or each.host in recent):
-            yield _of_end(service, each, now)
+            yield _of_end(service, each, now, published)
     yield from _of_gone(service, [] if is_named else gone, now)
     is_held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # A container that holds a lock exists, although it writes what it is doing a moment later.
@@ -250,7 +255,7 @@ def _is_past(container: Container, ended: EndedStart) -> bool:
     return container.stage in past and container.since + CLOCK_STEP >= ended.at
 
 
-def _of_end(service: LiveService, ended: EndedStart, now: float) -> Cause:
+def _of_end(service: LiveService, ended: EndedStart, now: float, published: float) -> Cause:
     where, age = (service_node(service.name),), now - ended.at
     text = f"{ended.command or service.name} on {ended.host} {ended.how(f' {lasting(age)} ago')}"
     if ended.times > 1:
@@ -259,11 +264,16 @@ def _of_end(service: LiveService, ended: EndedStart, now: float) -> Cause:
     # The problem may have been corrected; that shows when the next start goes on.
     if any(each.stage == "waiting" and now - each.since >= SLOW for each in successors):
         return Cause("gave up", f"{text}; the next start has not reached this point yet", where, at=ended.at)
+    is_alone = not successors and age >= NOT_REPLACED  # No launcher will start it again.
     if ended.stage == DAEMON:
         text = f"{text}; {see(service, ended.host, f'see the log of {service.name} there')}"
-        if not successors and age >= NOT_REPLACED:  # No launcher will start it again.
+        if is_alone:
             text = f"{text}, correct the cause, and start the container again"
             return Cause("ended", text, where, at=ended.at)
+    elif is_alone and not ended.retriable:
+        is_changed = published > ended.at + CLOCK_STEP
+        changed = f"the deployment was changed {lasting(now - published)} ago: start it again"
+        text = f"{text}; {changed if is_changed else 'correct that, and start it again'}"
     return Cause("gave up" if ended.retriable else "ended", text, where, at=ended.at)
 
 

@@ -261,7 +261,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "only just started": (
         {**one("web", container("starting", "tcp 80: refused", since=NOW - 9))},
-        "starting: web/daemon on web1 has been starting for 9 s",
+        "starting: web/daemon on web1 has been starting for 9 s: tcp 80: refused",
     ),
     "about to be stopped": (
         {
@@ -278,7 +278,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "ended before its command began": (
         {"web": definition(), "status/h2/web/ended": ENDED},
-        "ended: web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x",
+        (
+            "ended: web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x;"
+            " correct that, and start it again"
+        ),
     ),
     "its wait timed out": (
         {
@@ -583,6 +586,13 @@ def test_the_causes_of_a_tree(name: str) -> None:
     tree, *expected = CASES[name]
     found = causes.find(deployment(tree, NOW - 60), NOW)
     assert [f"{cause.kind}: {cause.text}" for cause in found] == expected
+
+
+def test_a_change_after_the_end_may_have_corrected_it() -> None:
+    """No launcher starts it again after such an exit status."""
+    live = deployment({"web": definition(), "status/h2/web/ended": ENDED}, NOW - 60)
+    (cause,) = causes.find(live._replace(published=NOW - 5), NOW)
+    assert cause.text.endswith("missing: x; the deployment was changed 5 s ago: start it again")
 
 
 def test_the_latest_failure_explains_a_missing_container() -> None:
