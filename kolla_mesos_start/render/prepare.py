@@ -193,7 +193,8 @@ class Preparer:
         others = "".join(
             f"; {name} has a value for {listed(hosts)} only" for name, hosts in elsewhere.items()
         )
-        return f"{others}; publish a value, or use `kolla_mesos_ctl set {names[0]}`"
+        value, name = ("a value", names[0]) if len(names) == 1 else ("values", "NAME")
+        return f"{others}; publish {value}, or use `kolla_mesos_ctl set {name}`"
 
     def _read_sources(self, files: Sequence[File]) -> tuple[State, Mapping[str, bytes | None]]:
         """The state of publication before the read, and the content of each file, None if it is missing."""

@@ -125,7 +125,7 @@ def test_all_missing_variables_and_files_are_named_together(
         f"user (used in file two line 3; looked at {looked_at('user')}), "
         f"token (used in commands.go.env.TOKEN line 1; looked at {looked_at('token')}), "
         f"content of file three ({service}/files/three does not exist)"
-        "; publish a value, or use `kolla_mesos_ctl set password`"
+        "; publish values, or use `kolla_mesos_ctl set NAME`"
     )
     assert not (tmp_path / "one").exists()
 
