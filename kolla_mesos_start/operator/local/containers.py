@@ -42,8 +42,8 @@ def dies_with_us() -> tuple[str, ...]:
 
     An agent's own processes end with the agent.
     """
-    # If we are killed before setpriv has asked the kernel for that, it is too late: then the shell's parent is
-    # another process, and the command does not start.
+    # If we are killed before setpriv has asked the kernel for that, it is too late: then the shell has
+    # another parent, and the command does not start.
     return (SETPRIV, "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid()))
 
 
