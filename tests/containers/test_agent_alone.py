@@ -25,8 +25,6 @@ from tests.zookeeper import Server
 pytestmark = pytest.mark.timeout(900)
 
 START_LIMIT = 300.0  # seconds: ten times what it takes on two cores that do nothing else
-# Seconds: at least five times what it takes there.
-STOP_LIMITS = {API: 8.0, MEMCACHED: 4.0, MARIADB: 4.0}
 SESSION_TIMEOUT = 10.0  # the longest that an instance of the dead may stand
 ONCE = {
     "mariadb/bootstrap": ("mariadb-install-db", "--skip-test-db"),
@@ -126,7 +124,7 @@ def accepted(cloud: Cloud, host: str) -> bool:
 
 
 def test_each_container_stops_cleanly(cloud: Cloud, measured: list[str]) -> None:
-    """podman stop: the daemon's own exit status, as soon as the daemon itself is so far; no instance stays.
+    """podman stop: the daemon's own exit status, and no instance stays. After 10 s podman would kill it.
 
     With two cores for them alone it takes 1.2 s for each Keystone, and half of that for the others. The
     difference is uWSGI's own: its master takes 1 s to find that its workers have ended, agent or no agent.
@@ -137,7 +135,6 @@ def test_each_container_stops_cleanly(cloud: Cloud, measured: list[str]) -> None
         begun = time.monotonic()
         assert container.stop() == 0, container.log_end()
         taken[container.name] = time.monotonic() - begun
-        assert taken[container.name] < STOP_LIMITS[container.service], container.name
     measured.append("podman stop: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items()))
     eventually(lambda: not any(map(cloud.ready, (API, MARIADB, MEMCACHED))), "no instance stays")
 
