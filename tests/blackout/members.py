@@ -174,7 +174,10 @@ class Member:
         return list(processes_of(self.run))
 
     def command(self, script: str) -> Sequence[str]:
-        return ("sh", str(self.etc / script), str(self.etc / "galera.cnf"), str(self.state))
+        return (
+            "sh",
+            *map(str, (self.etc / script, self.etc / "galera.cnf", self.data, self.state / "joining")),
+        )
 
     def position(self, seconds: float = 120.0) -> Position:
         """What the position script says about the data."""

@@ -1,11 +1,12 @@
 # Prints how far this host's data go, for the election: `UUID:SEQNO`, or `none` if this host has no data that count.
 #
-#     sh position.sh DEFAULTS-FILE DIRECTORY        DIRECTORY has `data`, and `joining` during a join
+#     sh position.sh DEFAULTS-FILE DATA MARK        DATA is the directory, MARK a file that exists during a join
 #
 # It fails if nothing can be said yet; then this host is no candidate. Rules, in their order:
 #
 #   a process still has the data open                            fails: wait for its end
-#   no data                                                      none
+#   no data, except files that were left by a transfer           none
+#   installing.sst: killed while the data were created           none
 #   sst_in_progress: killed during a state transfer              none
 #   joining, and Galera has withdrawn its state                  none: the transfer may have copied half of the files.
 #                                                                On failure, the transfer's script removes
@@ -23,8 +24,7 @@
 # `none` is safe for a host that was killed while it joined: the cluster that it joined had all that this host had.
 set -eu
 
-defaults=$1 directory=$2
-data=$directory/data
+defaults=$1 data=$2 mark=$3
 nothing=00000000-0000-0000-0000-000000000000
 
 fail() {
@@ -43,22 +43,23 @@ resolved=$(cd "$data" && pwd -P)
 # mariadbd itself would wait 30 s for a lock. Processes of other users, which have no business here, are not seen.
 user=$(find /proc/[0-9]*/fd /proc/[0-9]*/cwd -maxdepth 1 \( -lname "$resolved" -o -lname "$resolved/*" \) -print 2>/dev/null | head -n 1)
 [ -z "$user" ] || fail "process $(echo "$user" | cut -d / -f 3) still has it open"
-[ -n "$(ls -A "$data")" ] || none "empty"
+[ -n "$(find "$data" -mindepth 1 -maxdepth 1 ! -name '*.sst' ! -name lost+found)" ] || none "empty"
+[ ! -e "$data/installing.sst" ] || none "the data were not created completely"
 [ ! -e "$data/sst_in_progress" ] || none "a state transfer was interrupted (sst_in_progress)"
 
 group=$(sed -n 's/^uuid:[[:space:]]*//p' "$data/grastate.dat" 2>/dev/null || :)
 [ -n "$group" ] || group=$nothing
-if [ -e "$directory/joining" ] && [ "$group" = $nothing ]; then
+if [ -e "$mark" ] && [ "$group" = $nothing ]; then
     none "a join was interrupted"
 fi
 boot=$(cat /proc/sys/kernel/random/boot_id)
-if [ -e "$directory/joining" ] && [ "$(cat "$directory/joining")" != "$boot" ]; then
+if [ -e "$mark" ] && [ "$(cat "$mark")" != "$boot" ]; then
     none "a join was interrupted by a power cut"
 fi
 [ -e "$data/grastate.dat" ] || fail "not data of a Galera cluster (no grastate.dat): move them away, or import them into the cluster"
 
 # Not a file of mktemp's: mariadbd opens it as its own user.
-log=$directory/position
+log=$mark.log
 rm -rf "$log"
 mkdir "$log"
 trap 'rm -rf "$log"' EXIT

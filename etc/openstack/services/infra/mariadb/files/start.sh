@@ -1,13 +1,13 @@
 # Becomes mariadbd, as the election has decided.
 #
-#     sh start.sh DEFAULTS-FILE DIRECTORY        DIRECTORY has `data`, and `joining` during a join
+#     sh start.sh DEFAULTS-FILE DATA MARK        as for position.sh
 #
 # KOLLA_ELECTION is `first` for the winner, and `join` for the others. KOLLA_ELECTION_GROUP and KOLLA_ELECTION_POSITION
 # are what position.sh has printed on this host, and empty for `none`.
 set -eu
 
-defaults=$1 directory=$2
-data=$directory/data
+defaults=$1 data=$2 mark=$3
+directory=$(dirname "$data")
 nothing=00000000-0000-0000-0000-000000000000
 
 # Replaces grastate.dat: the group, and whether this host may bootstrap it. Galera writes the sequence number at a stop.
@@ -49,15 +49,15 @@ case $KOLLA_ELECTION in
             fi
             state "$group" 1 "$data"
         fi
-        rm -f "$directory/joining"
+        rm -f "$mark"
         sync "$directory"
         exec mariadbd --defaults-file="$defaults" --wsrep-new-cluster "$@"
         ;;
     join)
         mkdir -p "$data"
         # ready.sh removes it. It must be on the disk before the first file changes.
-        cat /proc/sys/kernel/random/boot_id >"$directory/joining"
-        sync "$directory/joining" "$directory"
+        cat /proc/sys/kernel/random/boot_id >"$mark"
+        sync "$mark" "$directory"
         if [ -z "$group" ]; then
             rm -f "$data/grastate.dat" "$data/sst_in_progress"
             set -- --wsrep_start_position=$nothing:-1
