@@ -101,11 +101,14 @@ each entry of `services`, may have:
   network, capabilities  host, or own, which is the default only in Kubernetes;
                          a list, such as [NET_ADMIN]
   new_privileges         true, for sudo; `privileged: true` for all devices
+  devices                [/dev/kvm], or host:container:rwm
   pid, ipc, cgroup       host
   limits                 {nofile: 1048576}; `security_options` is a list
   ports, env             a list of those that are registered; a mapping
   volumes                by path: a size (10Gi) for data of each container's
-                         own, {shared: NAME}, {host: PATH}, or `temporary`
+                         own, {volume: NAME} for what the containers of one
+                         host share, {shared: NAME} for the same data on all
+                         hosts, {host: PATH}, or `temporary`
   variables, credential  secrets: KOLLA_VARIABLES_DIR, and the key `auth` for
                          KOLLA_ZK_AUTH_FILE
 

@@ -14,10 +14,12 @@
     pid: host                       the host's processes; `ipc` and `cgroup` likewise
     limits: {nofile: 1048576}       or soft:hard
     security_options: [label=disable]
+    devices: [/dev/kvm]             or host:container:rwm
     ports: ["{{ port }}"]           registered, and reached by others
     volumes:
       /var/lib/mysql: 10Gi          of each container's own; kept
-      /var/lib/keys: {shared: keys} what all containers with that name share
+      /var/lib/keys: {shared: keys} the same data on all hosts
+      /var/log/kolla: {volume: logs} what the containers of one host share
       /lib/modules: {host: /lib/modules, read_only: true}
       /run/netns: {host: /run/netns, propagation: shared}
       /run/mysqld: temporary        empty at each start
@@ -40,7 +42,9 @@ from kolla_mesos_start.definition.texts import labelled
 
 EACH = "each"
 HOST, OWN = "host", "own"  # networks
-KEPT, SHARED, FROM_HOST, TEMPORARY = "kept", "shared", "host", "temporary"  # volumes
+# Kinds of volumes. A NAMED one is a volume of the container engine on each host.
+KEPT, SHARED, NAMED, FROM_HOST, TEMPORARY = "kept", "shared", "volume", "host", "temporary"
+PLACES = (SHARED, NAMED, FROM_HOST)
 MEBIBYTES = {"Mi": 1, "Gi": 1024}
 # The capabilities of Linux 6; container runtimes refuse others. Launchers accept ALL too.
 CAPABILITIES = frozenset(
@@ -54,11 +58,11 @@ CAPABILITIES = frozenset(
 )
 # How mounts that are made later are seen by the host and the container; slave: only from the host.
 PROPAGATIONS = ("shared", "rshared", "slave", "rslave")
-VOLUME = "expected its size (10Gi), `temporary`, {shared: NAME} or {host: PATH}"
+VOLUME = "expected its size (10Gi), `temporary`, {volume: NAME}, {shared: NAME} or {host: PATH}"
 
 
 class Volume(NamedTuple):
-    """A directory at `path` in a container. `source` is the name of a shared one, or the host's path."""
+    """A directory at `path` in a container. `source` is its name, or the host's path."""
 
     path: str
     kind: str
@@ -96,6 +100,7 @@ class ContainerSettings(NamedTuple):
     cgroup: str | None = None
     limits: Mapping[str, str] | None = None
     security_options: Sequence[str] | None = None
+    devices: Sequence[str] | None = None
 
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These settings, completed with the defaults."""
@@ -132,6 +137,7 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
         cgroup=fields.text("cgroup", None, _bad_namespace),
         limits=_limits(fields),
         security_options=_texts(fields, "security_options", _bad_security_option),
+        devices=_texts(fields, "devices", _bad_device),
     )
 
 
@@ -210,22 +216,28 @@ def _volume(own: Fields, path: str) -> Volume:
         if value != TEMPORARY and size is None:
             own.report(path, f"{VOLUME}, found {value!r}")
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
-    keys = (SHARED, FROM_HOST, "read_only", "propagation")
+    keys = (*PLACES, "read_only", "propagation")
     fields = Fields(own.reading, own.label_of(path), value, keys)
-    shared = fields.text(SHARED, None, _bad_secret)
-    host = fields.text(FROM_HOST, None, _bad_host_path)
-    if isinstance(value, dict) and set(value) <= set(keys) and len(value.keys() & {SHARED, FROM_HOST}) != 1:
+    bad = {SHARED: _bad_secret, NAMED: _bad_volume, FROM_HOST: _bad_host_path}
+    places = {kind: fields.text(kind, None, bad[kind]) for kind in PLACES}
+    if isinstance(value, dict) and set(value) <= set(keys) and len(value.keys() & set(PLACES)) != 1:
         own.report(path, VOLUME)
     propagation = fields.text("propagation", None, _bad_propagation) or ""
-    if propagation and not host:
+    if propagation and not places[FROM_HOST]:
         fields.report("propagation", "is only allowed for a path of the host")
-    kind, place = (SHARED, shared) if shared else (FROM_HOST, host or "")
+    kind, place = next(((kind, place) for kind, place in places.items() if place), (FROM_HOST, ""))
     return Volume(path, kind, place, 0, bool(_flag(fields, "read_only")), propagation)
 
 
 def _bad_host_path(text: str) -> str | None:
     """The whole file system of the host may be meant too."""
     return None if text == "/" else bad_place(text)
+
+
+def _bad_volume(text: str) -> str | None:
+    """Without dots: podman takes what ends in .volume for a unit."""
+    good = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", text)
+    return None if good else "expected the name of a volume, of letters, digits, _ and -"
 
 
 def _bad_propagation(text: str) -> str | None:
@@ -247,6 +259,15 @@ def _bad_limit(text: str) -> str | None:
 def _bad_security_option(text: str) -> str | None:
     good = re.fullmatch(r"[a-z-]+[=:][^\s,]+", text)
     return None if good else f"expected an option such as label=disable, found {text!r}"
+
+
+def _bad_device(text: str) -> str | None:
+    """As for `docker run --device`; read, write and make (r, w, m) are the rights of the container."""
+    *places, last = text.split(":")
+    paths = places if places and re.fullmatch(r"[rwm]{1,3}", last) else [*places, last]
+    if len(paths) <= 2 and not any(map(bad_place, paths)):
+        return None
+    return f"expected a device of the host, such as /dev/kvm, or host:container:rwm, found {text!r}"
 
 
 def bad_place(text: str) -> str | None:

@@ -86,6 +86,7 @@ def _access(workload: Workload) -> Mapping[str, object]:
         "cap_drop": None if access.privileged else ["ALL"],
         "cap_add": None if access.privileged else list(workload.capabilities),
         **dict.fromkeys(access.namespaces, "host"),
+        "devices": list(map(escaped, access.devices)),
         "ulimits": {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()},
     }
 

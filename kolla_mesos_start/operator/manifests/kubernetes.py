@@ -19,7 +19,7 @@ from typing import Any
 
 from kolla_mesos_start.errors import listed
 from kolla_mesos_start.operator.deployment import formats
-from kolla_mesos_start.operator.deployment.container_settings import KEPT, SHARED, TEMPORARY, Volume
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, NAMED, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     FINAL,
@@ -47,6 +47,16 @@ PROPAGATIONS = {
     **dict.fromkeys(("shared", "rshared"), "Bidirectional"),
     **dict.fromkeys(("slave", "rslave"), "HostToContainer"),
 }
+# Runs in the image before the agent, with the directories of the node below $0: an unused one gets what the
+# image has at that path, with its owner and mode, as a volume of a container engine does.
+VOLUMES = "/volumes"
+COPY = """\
+for path; do
+  exec 9<"$0$path" && flock 9 || exit
+  if [ -d "$path" ] && [ -z "$(ls -A "$0$path")" ]; then cp -a "$path/." "$0$path" || exit; fi
+done
+"""
+COPY_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID")
 # Of a secret's files; their group is the pod's fsGroup, which only a user's number can be.
 GROUP_READS, ALL_READ = 0o440, 0o444
 
@@ -69,9 +79,6 @@ def notes(model: Model) -> Iterator[str]:
     for name in model.shared():
         yield f"create the PersistentVolumeClaim {name}, which several pods can write"
     for each in model.workloads:
-        if each.of_kind(KEPT) and not _has_claims(each):
-            where = ", ".join(each.data(volume.path) for volume in each.of_kind(KEPT))
-            yield f"make {where} on each host of {each.service}, for its user to write"
         for file in each.mounted:
             if file.content is None:
                 yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
@@ -82,6 +89,10 @@ def notes(model: Model) -> Iterator[str]:
         lost = _inexpressible(each)
         if lost:
             yield f"{each.service}: a pod has no {listed(lost)}: set them on its hosts"
+        for device in each.access.devices:
+            path = device.partition(":")[0]
+            how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
+            yield f"{each.service}: a pod has no `devices`: give it {path} {how}"
 
 
 class _Objects:
@@ -198,6 +209,7 @@ class _Objects:
             ),
             "affinity": _affinity(workload.hosts if hosts is None else hosts),
             "topologySpreadConstraints": [self.spread()] if is_spread else None,
+            "initContainers": list(self.init_containers()),
             "containers": [self.container()],
             "volumes": list(self.volumes()),
         }
@@ -210,6 +222,29 @@ class _Objects:
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": {NAME: self.name}},
         }
+
+    def init_containers(self) -> Iterator[Document]:
+        """The one that prepares directories of the node. They are root's, and may be new."""
+        paths = [each.path for each in self.workload.volumes if self.is_of_node(each)]
+        if not paths:
+            return
+        names = self.volume_names()
+        yield {
+            "name": "volumes",
+            "image": self.workload.image,
+            "command": ["sh", "-c", COPY, VOLUMES, *paths],
+            "securityContext": {
+                "runAsUser": 0,
+                "runAsNonRoot": False,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"], "add": list(COPY_RIGHTS)},
+            },
+            "volumeMounts": [{"name": names[path], "mountPath": f"{VOLUMES}{path}"} for path in paths],
+        }
+
+    def is_of_node(self, volume: Volume) -> bool:
+        """Whether it is a directory of the node that only this deployment uses."""
+        return volume.kind == NAMED or (volume.kind == KEPT and not self.is_stateful)
 
     def container(self) -> Document:
         """The container. The image's ENTRYPOINT, dumb-init, stays in front of the agent."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.errors import listed
-from kolla_mesos_start.operator.deployment.container_settings import KEPT, TEMPORARY
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, NAMED, TEMPORARY
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     FILES,
@@ -278,6 +278,9 @@ class _Maker:
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
                 yield _parameter("tmpfs", f"{volume.path}:mode=1777")
+            elif volume.kind == NAMED:  # Marathon takes a name in `volumes` for a directory of the sandbox.
+                mode = ":ro" if volume.read_only else ""
+                yield _parameter("volume", f"{volume.source}:{volume.path}{mode}")
             elif volume.propagation:
                 mode = f"{'ro' if volume.read_only else 'rw'},{volume.propagation}"
                 yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
@@ -294,6 +297,8 @@ class _Maker:
             yield _parameter("security-opt", "no-new-privileges")
         for option in access.security_options:
             yield _parameter("security-opt", option)
+        for device in access.devices:
+            yield _parameter("device", device)
         for namespace in access.namespaces:
             yield _parameter("cgroupns" if namespace == "cgroup" else namespace, "host")
         for name, limit in access.limits.items():
@@ -301,7 +306,7 @@ class _Maker:
 
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:
-            if volume.kind != TEMPORARY and not volume.propagation:
+            if volume.kind not in (NAMED, TEMPORARY) and not volume.propagation:
                 yield _volume(volume.path, self.workload.place(volume), "RO" if volume.read_only else "RW")
         for place in sorted({posixpath.dirname(file.path) for file in self.workload.mounted}):
             yield _volume(place, _files(self.workload, place), "RO")

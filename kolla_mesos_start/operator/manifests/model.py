@@ -21,6 +21,7 @@ from kolla_mesos_start.operator.deployment import directory, instances
 from kolla_mesos_start.operator.deployment.container_settings import (
     EACH,
     HOST,
+    NAMED,
     OWN,
     SHARED,
     TEMPORARY,
@@ -89,6 +90,7 @@ class HostAccess(NamedTuple):
     namespaces: Sequence[str] = ()
     limits: Mapping[str, str] = MappingProxyType({})
     security_options: Sequence[str] = ()
+    devices: Sequence[str] = ()
 
     @property
     def is_confined(self) -> bool:
@@ -147,9 +149,11 @@ class Workload(NamedTuple):
         return f"{DATA}/{self.project}/{self.name}{path}"
 
     def place(self, volume: Volume) -> str:
-        """Where a host has a volume."""
+        """The directory of the host that is a volume, for launchers without volumes of their own."""
         if volume.kind == SHARED:
             return shared_place(self.project, volume.source)
+        if volume.kind == NAMED:
+            return f"{DATA}/{self.project}/{NAMED}/{volume.source}"
         return volume.source or self.data(volume.path)
 
     @property
@@ -355,6 +359,7 @@ class _WorkloadReader:
             [name for name, value in namespaces.items() if value == HOST],
             settings.limits or {},
             settings.security_options or (),
+            settings.devices or (),
         )
 
     def check_places(self, workload: Workload) -> None:

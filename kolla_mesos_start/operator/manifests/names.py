@@ -11,15 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from kolla_mesos_start.operator.deployment.container_settings import SHARED
+from kolla_mesos_start.operator.deployment.container_settings import NAMED, SHARED
 
 DIGITS = 6  # of a digest
 LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 
 
 def names_of(services: Iterable[str]) -> Mapping[str, str]:
-    """A name for each service: its role, where that is enough. None is called as what all share is."""
-    return distinct({service: label(service.rpartition("/")[2]) for service in services}, [SHARED])
+    """A name for each service: its role, where that is enough. None is that of a directory of volumes."""
+    return distinct({service: label(service.rpartition("/")[2]) for service in services}, [SHARED, NAMED])
 
 
 def distinct(labels: Mapping[str, str], others: Iterable[str] = ()) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.deployment.container_settings import KEPT, TEMPORARY
+from kolla_mesos_start.operator.deployment.container_settings import KEPT, NAMED, TEMPORARY
 from kolla_mesos_start.operator.deployment.launch import hosts_from
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
@@ -75,6 +75,8 @@ class PerHostContainer(NamedTuple):
         for volume in self.workload.directories:
             if volume.kind == KEPT:
                 yield Mount(f"{self.full_name}_{kept[volume.path]}", volume.path)
+            elif volume.kind == NAMED:
+                yield Mount(volume.source, volume.path, volume.read_only)
             elif volume.kind != TEMPORARY:
                 yield Mount(self.workload.place(volume), volume.path, volume.read_only, volume.propagation)
 

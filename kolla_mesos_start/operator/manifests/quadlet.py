@@ -109,6 +109,8 @@ def _access(workload: Workload) -> Iterator[str]:
         yield f"Ulimit={name}={limit}"
     for option in access.security_options:
         yield f"PodmanArgs=--security-opt={escaped(option)}"
+    for device in access.devices:
+        yield f"AddDevice={escaped(device)}"
 
 
 def _network(container: PerHostContainer) -> Iterator[str]:

@@ -104,6 +104,16 @@ MISTAKES = {
     "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected an absolute path"),
     "an unknown volume": ("shared: keys", "share: keys", "22: services.web.volumes./keys.share: unknown key"),
     "a volume of nothing": ("{shared: keys}", "{}", "22: services.web.volumes./keys: expected its size"),
+    "a volume by two names": (
+        "{shared: keys}",
+        "{shared: keys, volume: keys}",
+        "22: services.web.volumes./keys: expected its size",
+    ),
+    "the name of a volume": (
+        "{shared: keys}",
+        "{volume: keys.volume}",
+        "22: services.web.volumes./keys.volume: expected the name of a volume",
+    ),
     "an unknown propagation": (
         "{host: /usr/lib/modules}",
         "{host: /usr/lib/modules, propagation: all}",
@@ -118,6 +128,16 @@ MISTAKES = {
         "network: host",
         "pid: web",
         "17: services.web.pid: expected 'host'",
+    ),
+    "a device": (
+        "network: host",
+        "devices: [kvm]",
+        "17: services.web.devices[0]: expected a device of the host, such as /dev/kvm",
+    ),
+    "rights for a device": (
+        "network: host",
+        "devices: ['/dev/kvm:/dev/kvm:all']",
+        "17: services.web.devices[0]: expected a device of the host, such as /dev/kvm",
     ),
     "a limit": (
         "network: host",
@@ -148,7 +168,8 @@ def test_a_container_may_use_what_is_the_hosts(tmp_path: Path) -> None:
     ipc: host
     cgroup: host
     limits: {nofile: 1024, memlock: "-1:-1", nproc: 1:2}
-    security_options: [label=disable]"""
+    security_options: [label=disable]
+    devices: [/dev/kvm, /dev/tun:/dev/net/tun:rw]"""
     volumes = "{host: /usr/lib/modules, read_only: true, propagation: rslave}"
     launch = LAUNCH.replace("network: host", more).replace("{host: /usr/lib/modules}", volumes)
     deployment, wrong = look(tmp_path, launch)
@@ -157,4 +178,5 @@ def test_a_container_may_use_what_is_the_hosts(tmp_path: Path) -> None:
     assert (web.new_privileges, web.privileged, web.pid, web.ipc, web.cgroup) == (True, True, *["host"] * 3)
     assert web.limits == {"nofile": "1024:1024", "memlock": "-1:-1", "nproc": "1:2"}
     assert web.security_options == ["label=disable"]
+    assert web.devices == ["/dev/kvm", "/dev/tun:/dev/net/tun:rw"]
     assert Volume("/lib/modules", "host", "/usr/lib/modules", 0, True, "rslave") in (web.volumes or ())

@@ -30,7 +30,7 @@ FORMATS = sorted(path.name for path in GOLDEN.iterdir())
 KINDS = (
     LAUNCH.replace("a/web: {", "a/web: {network: own, ")
     .replace('"$$(A){{ port }}"', r'"$A $$(A) 5% \"x\n"')
-    .replace("/run/db: temporary", "/run/db: temporary, /m: {host: /lib}")
+    .replace("/run/db: temporary", "/run/db: temporary, /m: {host: /lib}, /var/log/db: {volume: logs}")
 )
 
 

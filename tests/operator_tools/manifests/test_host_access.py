@@ -28,9 +28,11 @@ services:
     cgroup: host
     limits: {nofile: 1024:2048}
     security_options: [label=disable]
+    devices: ["/dev/tun:/dev/net/tun:rw"]
     volumes:
       /run/netns: {host: /run/netns, propagation: shared}
       /lib/modules: {host: /lib/modules, read_only: yes}
+      /var/log: {volume: my_logs, read_only: yes}
   web: {new_privileges: true}
 """
 DAEMON = "service: {daemon: {command: sleep 9, ready: {alive: 0}}}\n"
@@ -53,8 +55,10 @@ def test_a_quadlet_has_options_of_podman(tmp_path: Path) -> None:
         "PodmanArgs=--cgroupns=host",
         "Ulimit=nofile=1024:2048",
         "PodmanArgs=--security-opt=label=disable",
+        "AddDevice=/dev/tun:/dev/net/tun:rw",
         "Volume=/run/netns:/run/netns:shared",
         "Volume=/lib/modules:/lib/modules:ro",
+        "Volume=my_logs:/var/log:ro",
     } <= set(lines)
     assert not {"NoNewPrivileges=true", "DropCapability=all"} & set(lines)
     web = files["cmp-1/site_web.container"].splitlines()
@@ -70,9 +74,16 @@ def test_compose_has_keys_of_its_own(tmp_path: Path) -> None:
         "cgroup": "host",
         "ulimits": {"nofile": {"soft": 1024, "hard": 2048}},
         "security_opt": ["label=disable"],
+        "devices": ["/dev/tun:/dev/net/tun:rw"],
     }
     assert wanted.items() <= services["vswitch"].items()
     assert services["vswitch"]["volumes"][0]["bind"] == {"create_host_path": False, "propagation": "shared"}
+    assert services["vswitch"]["volumes"][2] == {
+        "type": "volume",
+        "source": "my_logs",
+        "target": "/var/log",
+        "read_only": True,
+    }
     assert "security_opt" not in services["web"]
 
 
@@ -86,7 +97,9 @@ def test_marathon_has_parameters_of_docker(tmp_path: Path) -> None:
         ("cgroupns", "host"),
         ("ulimit", "nofile=1024:2048"),
         ("security-opt", "label=disable"),
+        ("device", "/dev/tun:/dev/net/tun:rw"),
         ("volume", "/run/netns:/run/netns:rw,shared"),
+        ("volume", "my_logs:/var/log:ro"),
     }
     assert [each["mode"] for each in app["volumes"]] == ["RO"]
 
@@ -97,10 +110,18 @@ def test_a_pod_has_what_kubernetes_knows_and_a_note_for_the_rest(tmp_path: Path)
     (container,) = pod["containers"]
     assert (pod["hostPID"], pod["hostIPC"]) == (True, True)
     assert container["securityContext"] == {"allowPrivilegeEscalation": True, "privileged": True}
-    assert [each.get("mountPropagation") for each in container["volumeMounts"]] == ["Bidirectional", None]
-    assert [each.get("readOnly") for each in container["volumeMounts"]] == [None, True]
+    mounts = container["volumeMounts"]
+    assert [each.get("mountPropagation") for each in mounts] == ["Bidirectional", None, None]
+    assert [each.get("readOnly") for each in mounts] == [None, True, True]
+    assert {"path": "/var/lib/kolla/site/volume/my_logs", "type": "DirectoryOrCreate"} in [
+        each["hostPath"] for each in pod["volumes"]
+    ]
     assert (
         "vswitch: a pod has no `cgroup`, `limits`, `security_options`: set them on its hosts" in found.notes
+    )
+    assert (
+        "vswitch: a pod has no `devices`: give it /dev/tun with a device plugin, or with privileged: true and"
+        " {host: /dev/tun}" in found.notes
     )
 
 

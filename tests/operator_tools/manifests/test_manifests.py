@@ -288,12 +288,47 @@ def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:
         "create the Secret passwords: its keys are variables (KOLLA_VARIABLES_DIR)",
         "create the Secret zk: its key 'auth' has lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
         "create the PersistentVolumeClaim keys, which several pods can write",
-        "make /var/lib/kolla/site/agent/var/lib/agent on each host of a/agent, for its user to write",
         "add key of db to its ConfigMap: DIR has no such file",
         # Kubernetes starts no other, since it can't tell root from a name.
         "without `user` in launch.yml, the image has to name its USER by number, and not 0:"
         " a/look_up, db, make",
     ]
+
+
+@pytest.mark.parametrize("launched", ["volumes: {/var/log/x: {volume: logs}}", "volumes: {/var/log/x: 1Gi}"])
+def test_a_directory_of_the_node_gets_what_the_image_has_there(launched: str, tmp_path: Path) -> None:
+    """Its owner, its mode and its files, as a volume of podman does: a kubelet would leave it to root."""
+    root = site(tmp_path, LAUNCH.replace("capabilities: [NET_ADMIN]", launched))
+    notes = kubernetes.manifests(model(root)).notes
+    assert not [each for each in notes if "/var/log/x" in each or "logs" in each]
+    spec = pod(made(root)["agent.yml"][0])
+    (init,) = spec["initContainers"]
+    (volume,) = (each for each in spec["volumes"] if "hostPath" in each)
+    assert volume["hostPath"]["type"] == "DirectoryOrCreate"
+    assert (init["image"], init["command"][3:]) == ("site/agent:2026.1", ["/volumes", "/var/log/x"])
+    assert init["volumeMounts"] == [{"name": volume["name"], "mountPath": "/volumes/var/log/x"}]
+    assert (init["securityContext"]["runAsUser"], init["securityContext"]["runAsNonRoot"]) == (0, False)
+
+
+def test_a_used_directory_of_the_node_is_left_alone(tmp_path: Path) -> None:
+    """The script of the init container, with other directories."""
+    image, volumes = tmp_path / "image", tmp_path / "volumes"
+    volume = Path(f"{volumes}{image}")
+    image.mkdir()
+    volume.mkdir(parents=True)
+    (image / "file").write_text("of the image")
+    image.chmod(0o2775)
+    os.chown(image, 42, 43)
+    argv = ["sh", "-c", kubernetes.COPY, str(volumes), str(image), str(tmp_path / "missing")]
+    (volumes / str(tmp_path)[1:] / "missing").mkdir()
+    subprocess.run(argv, check=True, timeout=60)
+    found = volume.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (42, 43, 0o2775)
+    assert (volume / "file").read_text() == "of the image"
+    (volume / "file").write_text("of the daemon")
+    volume.chmod(0o700)
+    subprocess.run(argv, check=True, timeout=60)
+    assert ((volume / "file").read_text(), volume.stat().st_mode & 0o7777) == ("of the daemon", 0o700)
 
 
 # -- the command -------------------------------------------------------------------------------------
