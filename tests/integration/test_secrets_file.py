@@ -198,6 +198,17 @@ def test_a_file_in_a_directory_that_is_not_there(deployment: Deployment, root: P
     assert "own.yml can't be written: No such file or directory" in done.stderr
 
 
+def test_values_that_nothing_uses_are_not_published(
+    zk: KazooClient, deployment: Deployment, root: Path, file: Path
+) -> None:
+    """Such as most of kolla-ansible's passwords.yml. `diff` agrees."""
+    file.write_text("db_pin: '1'\nother: {one: '2', two: '3'}\n")
+    done = publish(root, deployment, "--secrets", str(file))
+    assert f"left out 2 values of {file} that nothing uses\n" in done.stdout
+    assert in_tree(zk, deployment).keys() == {"region", "db_pin", "ring"}
+    assert ctl(deployment, "diff", root, "--secrets", str(file)).stdout == "0 to create, 0 to update\n"
+
+
 def test_a_link_stays_one(deployment: Deployment, root: Path, file: Path) -> None:
     file.write_text("")
     link = file.with_name("link.yml")

@@ -7,6 +7,7 @@ import argparse
 from kolla_mesos_start.operator.deployment import source
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import difference
+from kolla_mesos_start.operator.validation.unused import without_unused_secrets
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +17,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(invocation: Invocation) -> int:
     """Status 1 if anything differs."""
-    return difference.run(invocation, invocation.load())
+    loaded, _ = without_unused_secrets(invocation.load())
+    return difference.run(invocation, loaded)
 
 
 SUBCOMMAND = Subcommand(

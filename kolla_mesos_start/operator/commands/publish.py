@@ -10,6 +10,7 @@ from kolla_mesos_start.operator.deployment.findings import counted, refuse
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.live import difference, outdated
 from kolla_mesos_start.operator.live.publishing import Publishing
+from kolla_mesos_start.operator.validation.unused import without_unused_secrets
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +37,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(invocation: Invocation) -> int:
     """Publish, or show what would change, or compare ACLs."""
-    options, loaded = invocation.options, invocation.load()
+    options = invocation.options
+    loaded, unused = without_unused_secrets(invocation.load())
     refuse(loaded.unreadable)
     if options.dry_run:
         return difference.run(invocation, loaded)
     for name in loaded.deployment.left_out:
         print(f"left out {options.directory / name}")
+    if unused:
+        print(f"left out {counted(len(unused), 'value')} of {options.secrets} that nothing uses")
     publishing = Publishing(invocation, loaded)
     if options.check_acl:
         wider = publishing.wider_acls()
@@ -77,7 +81,7 @@ restart are listed.
 
 A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
 is published. A secret that is already published keeps its value, which is added to FILE: to change it, give
-another value in FILE.
+another value in FILE. Of FILE, only values that DIR uses are published.
 
 acl.yml in DIR names the identity of each service. Every znode then gets the rights that are needed, and no
 wider ones. Later publications without an acl.yml, and `set`, use it too.

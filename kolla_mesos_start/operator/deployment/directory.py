@@ -419,6 +419,8 @@ class _DirectoryPass:
                 what = self.wrong_secret(name, kind, variables, found)
                 if what:
                     self.wrong(path, f"{name}: {what}", name)
+                else:
+                    self.sources[f"{VARIABLES}/{name}"] = DataSource(path.name, name, path.read_bytes)
                 found[name] = str(kind) if kind in KINDS else PASSWORD  # Do not report it as missing too.
         return found
 

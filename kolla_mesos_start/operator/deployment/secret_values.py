@@ -21,7 +21,6 @@ from kolla_mesos_start.operator.deployment.directory import (
     Deployment,
 )
 
-NO_VALUE = "it has no value, and is never generated: add it to the file of --secrets"
 LENGTH = 32  # characters of a password, and bytes of a key
 
 
@@ -43,10 +42,11 @@ def _uuid() -> str:
 MAKERS: Mapping[str, Callable[[], str]] = {PASSWORD: _password, FERNET: _fernet, UUID: _uuid}
 
 
-def bad_secret(kind: str, text: str) -> str | None:
+def bad_secret(name: str, kind: str, text: str) -> str | None:
     """Why a given value is not a valid secret, perhaps because its file is damaged; None if it is valid."""
     if kind == GIVEN:
-        return None if text.strip() else NO_VALUE
+        what = f"it has no value, and is never generated: add `{name}: VALUE` to the file of --secrets"
+        return None if text.strip() else what
     if kind == FERNET:
         why = "" if _is_fernet(text) else "it is not a Fernet key (32 bytes in URL-safe base64)"
     elif kind == UUID:

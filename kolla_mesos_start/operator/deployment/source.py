@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -41,6 +41,7 @@ class Source(NamedTuple):
     `name` is the deployment's name, and `unreadable` says what could not be read. `given` are the variables
     of KOLLA_VARIABLES_DIR. Values of variables in `hidden` are never shown. Of the secrets, `generated` have
     a new value and `kept` a published one; the others are in DIR, in a file or on the command line.
+    `undeclared` are variables of the file of --secrets that DIR does not name.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Source(NamedTuple):
     hidden: frozenset[str] = frozenset()
     generated: Contents = MappingProxyType({})
     kept: Contents = MappingProxyType({})
+    undeclared: frozenset[str] = frozenset()
 
     def with_published(self, nodes: Contents) -> Source:
         """Replace generated secrets by published ones: running services use those."""
@@ -99,35 +101,36 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
         raise NotThere(f"{root} is not a directory: give the directory of a deployment, which has services/")
     try:
         chosen = _chosen(options)
-        deployment, findings = _read(root, chosen, name)
+        deployment, findings, added = _read(root, chosen, name)
         plan, sources, wrong = _acl(root)
     except OSError as error:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
     file = str(options.secrets) if options.secrets is not None else None
-    of_file = (variable for variable, each in chosen.items() if each.source.file == file)
+    of_file = frozenset(variable for variable, each in chosen.items() if each.source.file == file)
     generated = secret_values.generate(deployment, given)
-    # What could not be generated is an error of secrets.yml.
-    empty = {
-        f"{VARIABLES}/{each}": DataSource(f"{SECRETS}.yml", each)
-        for each, value in generated.items()
-        if not value
-    }
-    sources = {**sources, **empty}
     variables = {**deployment.variables, **generated}
     deployment = deployment._replace(variables=variables, acl=plan, sources={**deployment.sources, **sources})
-    hidden = frozenset({*deployment.secrets, *of_file})
-    return Source(name, deployment, [*findings, *wrong], given, hidden, generated)
+    hidden = of_file.union(deployment.secrets)
+    return Source(name, deployment, [*findings, *wrong], given, hidden, generated, undeclared=of_file & added)
 
 
-def _read(root: Path, chosen: Mapping[str, Given], name: str) -> tuple[Deployment, Sequence[Finding]]:
+def _read(
+    root: Path, chosen: Mapping[str, Given], name: str
+) -> tuple[Deployment, Sequence[Finding], Set[str]]:
+    """Read the layout of the directory; also returns the names of `chosen` that our layout does not have."""
     if kolla_mesos.is_one(root):
-        return kolla_mesos.look(root, chosen, name)
+        return *kolla_mesos.look(root, chosen, name), frozenset()
     deployment, findings = directory.look(root)
+    added = chosen.keys() - deployment.variables.keys() - deployment.secrets.keys()
     values = {name: each.value.encode() for name, each in chosen.items()}
     sources = {f"{VARIABLES}/{name}": each.source for name, each in chosen.items()}
-    return deployment._replace(
-        variables={**deployment.variables, **values}, sources={**deployment.sources, **sources}
-    ), findings
+    return (
+        deployment._replace(
+            variables={**deployment.variables, **values}, sources={**deployment.sources, **sources}
+        ),
+        findings,
+        added,
+    )
 
 
 def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequence[Finding]]:
@@ -181,18 +184,21 @@ def _from_file(path: Path, *, nested: bool = False) -> Iterator[tuple[str, Given
         values = formats.values(path)
     except BadDefinition as error:
         raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
-    for name, value in flattened(values) if nested else values.items():
+    named = {name: (name, value) for name, value in values.items()}
+    if nested:
+        named = {label: each for (label, _), each in zip(flattened(values, "."), flattened(values))}
+    for label, (name, value) in named.items():
         text = formats.text(value)
         if text is None:
             raise BadUsage(f"{path}: {name}: expected a single value, found a list or a mapping")
-        yield _checked(str(path), name, text), Given(text, DataSource(str(path), name, path.read_bytes))
+        yield _checked(str(path), name, text), Given(text, DataSource(str(path), label, path.read_bytes))
 
 
-def flattened(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """The values of a mapping and of the mappings in it, whose names are joined by _."""
+def flattened(values: Mapping[str, object], separator: str = "_") -> Iterator[tuple[str, object]]:
+    """The values of a mapping and of the mappings in it, whose names are joined."""
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from ((f"{name}_{key}", each) for key, each in flattened(value))
+            yield from ((f"{name}{separator}{key}", each) for key, each in flattened(value, separator))
         else:
             yield name, value
 

@@ -221,7 +221,7 @@ def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[
     for name, kind in deployment.secrets.items():
         wrong = None
         if name not in given:
-            wrong = secret_values.bad_secret(kind, deployment.variables[name].decode(errors="replace"))
+            wrong = secret_values.bad_secret(name, kind, deployment.variables[name].decode(errors="replace"))
         if wrong:
             yield Issue(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", name)
 

@@ -1,4 +1,4 @@
-"""Unused variables and files of a directory.
+"""Unused variables, secrets and files of a directory.
 
 Pure. A wrong warning is worse than a missing one: every word in a template counts as a use, and nothing is
 reported if a template is unknown.
@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings
-from kolla_mesos_start.operator.deployment.directory import FILES, VARIABLES, Deployment, Service
+from kolla_mesos_start.operator.deployment.directory import FILES, SECRETS, VARIABLES, Deployment, Service
 from kolla_mesos_start.operator.deployment.findings import WARNING, Finding, Issue, located
+from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import services
 
 # The files of our layout. Those of kolla-mesos and of --variables-from may have other users too.
-_OWN = re.compile(rf"(services/.*/)?({VARIABLES}\.[a-z]+|({VARIABLES}|{FILES})/.*)")
+_OWN = re.compile(rf"(services/.*/)?({VARIABLES}\.[a-z]+|({VARIABLES}|{FILES})/.*)|{SECRETS}\.[a-z]+")
 _PART = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 REMEDY = "correct its name, or remove it"
@@ -27,26 +28,48 @@ def unused(deployment: Deployment) -> Sequence[Finding]:
     """Warnings about files and variables that no template or definition of the deployment uses."""
     own = {node: source for node, source in deployment.sources.items() if _OWN.fullmatch(source.file)}
     issues: list[Issue] = []
-    launch = [deployment.launch.defaults, *deployment.launch.services.values()]
-    everywhere = _words(text for settings in launch for text in _launch_texts(settings))
-    everywhere |= deployment.acl.variables.keys() if deployment.acl else set()
-    enabled = directory.enabled(deployment)
-    used: dict[str, Set[str]] = {}
-    for service in enabled:
-        files = services.file_names(service.definition)
-        if files is None:
-            continue  # It can't be read.
-        issues += _unused_files(service, files)
-        # Otherwise a template is mounted in containers, or is empty because it could not be read.
-        if files <= {name for name, data in service.files.items() if data}:
-            texts = services.template_texts(service.definition, service.files)
-            used[service.name] = everywhere | _words(text.text for _, text in texts)
-            issues += _unused_variables(service, used[service.name])
-    if enabled and len(used) == len(enabled):
-        for name in deployment.variables.keys() - everywhere.union(*used.values()):
-            what = f"no template uses the variable {name!r}: {REMEDY}"
-            issues.append(Issue(WARNING, f"{VARIABLES}/{name}", what))
+    for service in directory.enabled(deployment):
+        issues += _unused_files(service, services.file_names(service.definition) or service.files.keys())
+        used = _used_by(service)
+        issues += [] if used is None else _unused_variables(service, used | _used_everywhere(deployment))
+    for name in _unused_names(deployment):
+        what = f"no template uses the variable {name!r}: {REMEDY}"
+        issues.append(Issue(WARNING, f"{VARIABLES}/{name}", what))
     return located(issues, own)
+
+
+def without_unused_secrets(source: Source) -> tuple[Source, Sequence[str]]:
+    """The deployment without the values of --secrets that only this file has and nothing uses; their names.
+
+    kolla-ansible's passwords.yml has a value for each service that exists.
+    """
+    left = sorted(source.undeclared & _unused_names(source.deployment))
+    kept = {name: value for name, value in source.deployment.variables.items() if name not in left}
+    return source._replace(deployment=source.deployment._replace(variables=kept)), left
+
+
+def _unused_names(deployment: Deployment) -> Set[str]:
+    """The deployment's variables that nothing uses; none if not all templates are known."""
+    used = [_used_by(service) for service in directory.enabled(deployment)]
+    known = [words for words in used if words is not None]
+    if not known or len(known) < len(used):
+        return frozenset()
+    return deployment.variables.keys() - _used_everywhere(deployment).union(*known)
+
+
+def _used_by(service: Service) -> Set[str] | None:
+    """The words in its templates; None if one of these is unknown."""
+    files = services.file_names(service.definition)
+    # A template that is missing here is mounted in containers; an empty one could not be read.
+    if files is None or not files <= {name for name, data in service.files.items() if data}:
+        return None
+    return _words(text.text for _, text in services.template_texts(service.definition, service.files))
+
+
+def _used_everywhere(deployment: Deployment) -> frozenset[str]:
+    launch = [deployment.launch.defaults, *deployment.launch.services.values()]
+    words = _words(text for settings in launch for text in _launch_texts(settings))
+    return words.union(deployment.acl.variables if deployment.acl else ())
 
 
 def _unused_files(service: Service, named: Set[str]) -> Iterator[Issue]:

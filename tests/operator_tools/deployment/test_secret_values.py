@@ -15,6 +15,7 @@ from kolla_mesos_start.operator.deployment.directory import KINDS, Deployment
 from kolla_mesos_start.operator.deployment.secret_values import MAKERS, generate
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.operator.validation.unused import without_unused_secrets
 from tests.operator_tools.sources import load
 from tests.publishing import write_files
 
@@ -29,13 +30,55 @@ def test_a_secret_that_is_not_generated_is_named_until_it_has_a_value(tmp_path: 
     secrets = "ssh_key: given\nproject: uuid\n"
     root = write_files(tmp_path / "site", secrets_yml=secrets, services__a__definition_json=USING)
     (error,) = [each for each in validate(load(root).deployment) if each.severity == "error"]
-    assert error.message == (
-        "ssh_key: it has no value, and is never generated: add it to the file of --secrets"
+    assert (error.place, error.message) == (
+        "secrets.yml:1",
+        "ssh_key: it has no value, and is never generated: add `ssh_key: VALUE` to the file of --secrets",
     )
     (tmp_path / "own.yml").write_text("ssh_key: KEY\n")
     found = load(root, "--secrets", str(tmp_path / "own.yml"))
     assert list(found.generated) == ["project"]
     assert str(uuid.UUID(found.generated["project"].decode())) == found.generated["project"].decode()
+
+
+def test_an_empty_value_of_kolla_ansibles_passwords_is_named_with_its_line(tmp_path: Path) -> None:
+    """There it is below the name of a mapping."""
+    site = {"secrets_yml": "ssh_key: given\nproject: uuid\n", "services__a__definition_json": USING}
+    root = write_files(tmp_path / "site", **site)
+    file = tmp_path / "passwords.yml"
+    file.write_text("other: 1\nssh:\n  key:\n")
+    (error,) = validate(load(root, "--secrets", str(file)).deployment)
+    assert (error.file, error.line) == (str(file), 3)
+    assert error.message.startswith("ssh_key: it has no value, and is never generated: ")
+
+
+def test_a_secret_that_nothing_uses_is_a_warning(tmp_path: Path) -> None:
+    write_files(tmp_path, secrets_yml="project: uuid\npin: password\nssh_key: password\n")
+    (found,) = validate(load(write_files(tmp_path, services__a__definition_json=USING)).deployment)
+    assert (found.severity, found.place) == ("warning", "secrets.yml:2")
+    assert found.message == "no template uses the variable 'pin': correct its name, or remove it"
+
+
+def test_only_used_values_of_the_file_are_kept(tmp_path: Path) -> None:
+    """And those that the directory names. Without the text of each template, nothing is left out."""
+    site = {
+        "secrets_yml": "named: password\n",
+        "variables_yml": "region: one\n",
+        "services__a__definition_json": USING,
+        "services__a__files__conf": "",
+    }
+    file = tmp_path / "passwords.yml"
+    file.write_text("{ssh: {key: K, other: O}, project: P, region: two, named: N, more: M}\n")
+    found, left = without_unused_secrets(load(write_files(tmp_path / "site", **site), "--secrets", str(file)))
+    assert left == ["more", "ssh_other"]
+    assert {name: value.decode() for name, value in found.deployment.variables.items()} == {
+        "ssh_key": "K",
+        "project": "P",
+        "region": "two",
+        "named": "N",
+    }
+    unread = {**site, "services__a__definition_json": "{"}
+    found, left = without_unused_secrets(load(write_files(tmp_path / "b", **unread), "--secrets", str(file)))
+    assert (len(found.deployment.variables), left) == (6, [])
 
 
 def test_a_published_value_takes_the_place_of_one_that_is_not_generated() -> None:
@@ -101,7 +144,7 @@ def test_a_value_that_can_be_no_secret_is_an_error_with_its_line(
 
 
 USING = '{"commands": {"c": {"command": "login {{ ssh_key }} {{ project }}"}}}'
-SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ region | d }}"}}}'
+SERVICE = '{"commands": {"c": {"command": "login {{ db }} {{ key | d }} {{ region | d }}"}}}'
 
 
 @pytest.mark.parametrize(
