@@ -42,7 +42,7 @@ setup(
     python_requires=">=3.9",
     packages=find_packages(include=["kolla_mesos_start", "kolla_mesos_start.*"]),
     package_data={
-        "kolla_mesos_start.operator.kolla_ansible": ["rules.yml", "plugins/*"],
+        "kolla_mesos_start.operator.kolla_ansible": ["rules.yml", "cluster_definitions/*/*", "plugins/*"],
         "kolla_mesos_start.operator.timeline": ["*.html", "*.js"],
     },
     # This is the default. If it is explicit, an editable install is one line in a .pth file, and not an
@@ -62,6 +62,15 @@ setup(
     extras_require={
         # For kolla_mesos_ctl, which runs outside containers.
         "operator": ["PyYAML>=5.4", "prometheus_client>=0.16", "rich>=13", "shtab>=1.9"],
+        # For `kolla_mesos_ctl import` without --ansible, which runs the playbooks of this environment.
+        "import": [
+            "PyYAML>=5.4",
+            "ansible>=10,<13",  # The collections; with it comes ansible-core.
+            "kolla-ansible>=20,<23",  # The tested releases.
+            "prometheus_client>=0.16",
+            "rich>=13",
+            "shtab>=1.9",
+        ],
         # For bin/docs.
         "docs": ["PyYAML>=5.4", "furo", "prometheus_client>=0.16", "rich>=13", "shtab>=1.9", "sphinx>=7"],
         "test": [

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.pins      makes the files anew, with the newest versions that setup.py allows
 
-There is one file for each environment, for every Python from 3.9 to 3.13 and every processor. Pip takes
-nothing else (--require-hashes).
+There is one file for each environment, for every Python from 3.9 to 3.13 and every processor; kolla-ansible
+needs 3.11. Pip and uv take nothing else (--require-hashes).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from tests import CHECKOUT
 from tests.examples.openstack import INSTALL, PIP, UV
+from tests.kolla_ansible import installed
 
 AGENT = CHECKOUT / "etc" / "requirements" / "kolla_mesos_start.txt"
 OPERATOR = CHECKOUT / "etc" / "requirements" / "kolla_mesos_ctl.txt"
@@ -86,21 +87,23 @@ def make() -> None:
         for file, extras in EXTRAS.items():
             options = ("setup.py", *(f"--extra={extra}" for extra in extras))
             _compile(uv, file, [BUILDS], f"--constraints={tested}", *options)
-            tested.write_text(_versions(TESTS))
+            tested.write_text(versions(TESTS))
         own = {Requirement(each).name for each in lowest()}
-        tested.write_text(_versions(TESTS, but=own))
+        tested.write_text(versions(TESTS, but=own))
         _compile(uv, LOWEST, [*lowest(), *NEEDED], f"--constraints={tested}")
+        for release, wanted in installed.RELEASES.items():
+            _compile(uv, installed.pins(release), wanted, python="3.11")
 
 
-def _versions(file: Path, but: Collection[str] = ()) -> str:
+def versions(file: Path, but: Collection[str] = ()) -> str:
     """The versions without the hashes, for those of other files."""
     return "".join(f"{pin.requirement}\n" for pin in read(file) if pin.name not in but)
 
 
-def _compile(uv: str, file: Path, wanted: Sequence[str], *more: str) -> None:
+def _compile(uv: str, file: Path, wanted: Sequence[str], *more: str, python: str = "3.9") -> None:
     """Write the newest versions of what is `wanted`, and of all that it needs, into the file."""
     print(f"making {file.relative_to(CHECKOUT)}", flush=True)
-    options = ("--universal", "--python-version=3.9", "--generate-hashes", "--upgrade", "--no-annotate")
+    options = ("--universal", f"--python-version={python}", "--generate-hashes", "--upgrade", "--no-annotate")
     says = "--custom-compile-command=.venv/bin/python -m tests.pins"
     argv = (uv, "pip", "compile", "--quiet", *options, says, f"--output-file={file}", *more, "-")
     subprocess.run(argv, cwd=CHECKOUT, input="\n".join(wanted), text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests import CHECKOUT, pins
+from tests.kolla_ansible import installed
 from tests.test_house import NEEDED
 
 FILES = list(pins.EXTRAS)
@@ -28,7 +30,9 @@ def versions(file: Path, python: str) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", [*FILES, *map(installed.pins, installed.RELEASES)], ids=lambda file: file.name
+)
 def test_everything_has_a_hash(file: Path) -> None:
     """And nothing says from which host it comes: that is the machine's business."""
     for pin in pins.read(file):
@@ -42,15 +46,25 @@ def test_the_pinned_versions_are_what_setup_py_asks_for(file: Path, python: str)
     """Each requirement has a version that it allows, and every file the same one."""
     pinned, tested = versions(file, python), versions(pins.TESTS, python)
     assert pinned.items() <= tested.items()
-    for text in (pins.BUILDS, *required(file)):
+    for text in (pins.BUILDS, *required(pins.EXTRAS[file])):
         requirement = Requirement(text)
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
 
 
-def required(file: Path) -> list[str]:
-    """The lines of setup.py that a file is made of."""
+def test_the_extra_for_imports_has_the_tool_and_allows_the_tested_release() -> None:
+    found = {each.name: each for each in map(Requirement, required(["import"]))}
+    assert {each.name for each in map(Requirement, required(["operator"]))} <= found.keys()
+    tested = (CHECKOUT / "tests" / "kolla_ansible" / "releases" / "22.txt").read_text()
+    for name in ("kolla-ansible", "ansible"):
+        version = re.search(rf"^{name}==(\S+)", tested, re.MULTILINE)
+        assert version and found[name].specifier.contains(version[1])
+        assert not found[name].specifier.contains("99")
+
+
+def required(extras: Iterable[str]) -> list[str]:
+    """The lines of setup.py for the package with these extras."""
     text = (CHECKOUT / "setup.py").read_text()
-    keys = ("install_requires", *(f'"{extra}"' for extra in pins.EXTRAS[file]))
+    keys = ("install_requires", *(f'"{extra}"' for extra in extras))
     lists = [re.search(rf"^ *{key}[=:] ?\[(.*?)\]", text, re.DOTALL | re.MULTILINE) for key in keys]
     return [line for found in lists if found for line in re.findall(r'"([a-zA-Z][^"]*)"', found[1])]
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.containers.images import Images
-from tests.kolla_ansible.installed import FILES, environment
+from tests.kolla_ansible.installed import NEWEST, environment, pins
+from tests.pins import versions
 
 # What the recorded modules are from.
 COLLECTIONS = ("community/mysql", "community/library_inventory_filtering_v1", "openstack/cloud")
@@ -47,7 +48,7 @@ class ImportedImages(Images):
     def _complete(self, contexts: Path) -> None:
         super()._complete(contexts)
         toolbox = contexts / self.dockerfiles["kolla-toolbox"]
-        shutil.copy(FILES[1], toolbox / "constraints.txt")
+        (toolbox / "constraints.txt").write_text(versions(pins(NEWEST)))
         (found,) = environment(self._say).glob("lib/python3*/site-packages/ansible_collections")
         for name in COLLECTIONS:
             if (found / name).exists():
