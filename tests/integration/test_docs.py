@@ -805,6 +805,14 @@ def are_rules(block: Block, ground: Ground) -> None:
     assert found.answering("glance_api", 8080) == [None]
 
 
+def are_clusters(block: Block, ground: Ground) -> None:
+    file = ground.stranger.home / "overrides.yml"
+    file.write_text(block.text)
+    found = rules.read(file)
+    assert found.cluster("mariadb")["definition"] == "/etc/kolla/my-galera"
+    assert found.cluster("rabbitmq")["instead"] is None
+
+
 def are_facts(block: Block, ground: Ground) -> None:
     file = ground.stranger.home / "facts.yml"
     file.write_text(block.text)
@@ -855,10 +863,12 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/podman.rst": {MANIFESTS: is_typed, "ContainerName=": is_in_what_is_made},
     f"{GUIDE}/compose.rst": {MANIFESTS: is_typed, "nova-api:": is_in_what_is_made},
     f"{GUIDE}/from-kolla-ansible.rst": {
-        "kolla_mesos_ctl import": has_options_of_its_command,
+        "kolla_mesos_ctl import kolla-ansible --ansible ~/kolla ": has_options_of_its_command,
+        "kolla_mesos_ctl import kolla-ansible --ansible ~/kolla-22": has_options_of_its_command,
         "hosts:\n": are_facts,
         "kolla_mesos_ctl publish": has_options_of_its_command,
         "listeners:\n": are_rules,
+        "clusters:\n": are_clusters,
         "kolla_mesos_ctl graph": has_options_of_its_command,
         "kolla_mesos_ctl adopt": has_options_of_its_command,
     },

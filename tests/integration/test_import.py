@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.operator.deployment import formats, source
-from kolla_mesos_start.operator.kolla_ansible import environment, facts, importing, playbooks, recording
+from kolla_mesos_start.operator.kolla_ansible import (
+    environment,
+    facts,
+    importing,
+    playbooks,
+    recording,
+    rules,
+)
 from kolla_mesos_start.operator.kolla_ansible.recording import CannotRecord, Request, Task
 from tests import CHECKOUT
 from tests.arrangement import say
@@ -123,13 +130,21 @@ def test_an_allowed_computation_runs_without_a_shell(venv: Path, config: Path, t
     assert json.loads(copied.content or b"") == json.loads(wanted)["cron_jobs"]
 
 
+def test_in_an_upgrade_volumes_exist(venv: Path, config: Path, tmp_path: Path) -> None:
+    """Otherwise kolla-ansible would bootstrap MariaDB."""
+    task = "kolla_container: {action: create_volume, name: mariadb}\n      register: volume"
+    used = "- copy: {dest: /etc/kolla/a, content: '{{ volume is changed }}'}"
+    _, copied = record(f"{task}\n    {used}", venv, config, tmp_path, "upgrade")
+    assert copied.content == b"false"
+
+
 def crontab(venv: Path) -> tuple[str, str]:
     """The computation that kolla-ansible runs on localhost."""
     role = venv / "share" / "kolla-ansible" / "ansible" / "roles" / "keystone"
     return str(venv / "bin" / "python"), str(role / "files" / "fernet_rotate_cron_generator.py")
 
 
-def record(task: str, venv: Path, config: Path, place: Path) -> Sequence[Task]:
+def record(task: str, venv: Path, config: Path, place: Path, action: str = "deploy") -> Sequence[Task]:
     """Record a playbook of one task."""
     source, directory = place / "source", place / "recording"
     (source / "action_plugins").mkdir(parents=True)
@@ -137,6 +152,6 @@ def record(task: str, venv: Path, config: Path, place: Path) -> Sequence[Task]:
     text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Do it\n      {task}\n"
     (source / "site.yml").write_text(text.replace("{crontab}", " ".join(crontab(venv))))
     found = environment.Environment(venv, source, "22.2.0")
-    request = Request(found, config, config / "inventory", "deploy")
-    used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml"))
+    request = Request(found, config, config / "inventory", action)
+    used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml", rules.read()))
     return recording.run(request, playbooks.copy(source, directory), directory, used, lambda play: None)

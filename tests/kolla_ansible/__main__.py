@@ -2,7 +2,7 @@
 
 It takes minutes of processor time, and runs by hand only::
 
-    .venv/bin/python -m tests.kolla_ansible --deployment multinode --ansible ~/kolla-21
+    .venv/bin/python -m tests.kolla_ansible --deployment multinode --release 21
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from kolla_mesos_start.operator.deployment import formats, source
-from kolla_mesos_start.operator.kolla_ansible import environment, facts
+from kolla_mesos_start.operator.kolla_ansible import environment, facts, importing
 from tests import CHECKOUT
 from tests.kolla_ansible import oracle, sites
+from tests.kolla_ansible.installed import NEWEST, RELEASES
 from tests.kolla_ansible.installed import environment as installed
 
 TOOL = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_ctl"))
@@ -28,21 +30,29 @@ def main() -> int:
     """Print the figures; the status is 1 if a file differs or the directory is not valid."""
     parser = argparse.ArgumentParser(prog="tests.kolla_ansible", description=__doc__)
     parser.add_argument("--deployment", choices=sorted(sites.DEPLOYMENTS), default="all-in-one")
+    parser.add_argument("--release", choices=sorted(RELEASES), default=NEWEST)
     parser.add_argument("--ansible", type=Path, help="a virtual environment with another release")
+    parser.add_argument("--action", choices=importing.ACTIONS, default=importing.DEPLOY)
     parser.add_argument("--tags", help="only these tags of kolla-ansible")
+    parser.add_argument("--overrides", type=Path, help="rules, as for `kolla_mesos_ctl import`")
     options = parser.parse_args()
-    venv = options.ansible or installed(print)
+    venv = options.ansible or installed(print, options.release)
     with tempfile.TemporaryDirectory(prefix="kolla-oracle-") as name:
-        return compare(venv, options.deployment, options.tags, Path(name))
+        return compare(venv, options.deployment, options.tags, given(options), Path(name))
 
 
-def compare(venv: Path, deployment: str, tags: str | None, place: Path) -> int:
+def given(options: argparse.Namespace) -> list[str]:
+    """The options that are those of `kolla_mesos_ctl import`."""
+    found = {"--action": options.action, "--tags": options.tags, "--overrides": options.overrides}
+    return [word for name, value in found.items() if value for word in (name, str(value))]
+
+
+def compare(venv: Path, deployment: str, tags: str | None, chosen: Sequence[str], place: Path) -> int:
     """Import and compare in an empty directory."""
     (place / "config").mkdir()
     config, site = sites.make(venv, deployment, place / "config"), place / "site"
     found = environment.find(None, venv)
     started = time.monotonic()
-    chosen = ("--tags", tags) if tags else ()
     where = ("--config", config, "--inventory", config / "inventory", "--facts", config / "facts.yml")
     subprocess.run(
         (*TOOL, "import", "kolla-ansible", "--ansible", venv, *where, *chosen, "--output", site), check=True

@@ -14,15 +14,15 @@ class Recorder:
     """Makes tasks with growing numbers."""
 
     def __init__(self, host: str = "ctl-1") -> None:
-        self.host, self.tasks = host, list[Task]()
+        self.host, self.role, self.tasks = host, "keystone", list[Task]()
 
-    def task(self, module: str, name: str = "a task", role: str = "keystone", /, **args: Any) -> Task:
+    def task(self, module: str, name: str = "a task", role: str = "", /, **args: Any) -> Task:
         """Add a task."""
-        return self._add(module, name, role, args, None, None)
+        return self._add(module, name, role or self.role, args, None, None)
 
     def file(self, path: str, content: str) -> Task:
         """Add a file below the config directory."""
-        return self._add("copy", f"Copying {path}", "keystone", {}, f"{CONFIG}/{path}", content.encode())
+        return self._add("copy", f"Copying {path}", self.role, {}, f"{CONFIG}/{path}", content.encode())
 
     def daemon(self, name: str, healthcheck: str = "", **settings: Any) -> None:
         """Add a container that is compared and then started."""
@@ -46,7 +46,7 @@ class Recorder:
         given = {"name": name, "image": image, "volumes": volumes, **once, **settings}
         self.task("kolla_container", f"Running {name}", action="start_container", **given)
 
-    def toolbox(self, module: str, args: Mapping[str, Any], role: str = "keystone") -> None:
+    def toolbox(self, module: str, args: Mapping[str, Any], role: str = "") -> None:
         """Add a module that runs in kolla_toolbox."""
         self.task("kolla_toolbox", f"Running {module}", role, module_name=module, module_args=args)
 

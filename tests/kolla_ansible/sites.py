@@ -14,10 +14,41 @@ kolla_internal_vip_address: 192.0.2.100
 network_interface: eth0
 neutron_external_interface: eth1
 """
+# All services that one host can have together. The files of Octavia's amphora hold ids of a running cloud.
+EVERYTHING = """\
+neutron_plugin_agent: ovn
+octavia_provider_drivers: "ovn:OVN provider"
+gnocchi_backend_storage: file
+ironic_dnsmasq_dhcp_ranges: [{range: "192.0.2.200,192.0.2.220"}]
+"""
+ENABLED = (
+    *("aodh", "barbican", "blazar", "ceilometer", "central_logging", "cinder", "cinder_backend_nfs"),
+    *("cloudkitty", "collectd", "cyborg", "designate", "etcd", "gnocchi", "gnocchi_statsd", "grafana"),
+    *(
+        "ironic",
+        "ironic_neutron_agent",
+        "magnum",
+        "manila",
+        "manila_backend_generic",
+        "mariabackup",
+        "masakari",
+    ),
+    *("mistral", "multipathd", "neutron_provider_networks", "neutron_qos", "neutron_trunk"),
+    *("nova_serialconsole_proxy", "octavia", "opensearch", "osprofiler", "prometheus", "skyline", "tacker"),
+    *("trove", "valkey", "watcher"),
+)
+# Files that kolla-ansible copies from the operator's directory.
+COPIED = (
+    *("nfs_shares", "ironic/ironic-agent.kernel", "ironic/ironic-agent.initramfs"),
+    *("hacluster-corosync/authkey", "hacluster-pacemaker/authkey"),
+)
 CONTROL, COMPUTE = ("ctl-1", "ctl-2", "ctl-3"), ("cmp-1", "cmp-2")
 # The hosts of the groups at the top of an inventory; all others are made of these.
 DEPLOYMENTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "all-in-one": dict.fromkeys(
+        ("control", "network", "compute", "storage", "monitoring", "deployment"), CONTROL[:1]
+    ),
+    "everything": dict.fromkeys(
         ("control", "network", "compute", "storage", "monitoring", "deployment"), CONTROL[:1]
     ),
     "multinode": {
@@ -33,6 +64,8 @@ def make(venv: Path, deployment: str, config: Path) -> Path:
     share = venv / "share" / "kolla-ansible"
     groups = DEPLOYMENTS[deployment]
     (config / "globals.yml").write_text(GLOBALS)
+    if deployment == "everything":
+        _enable_everything(config)
     inventory = (share / "ansible" / "inventory" / "all-in-one").read_text()
     (config / "inventory").write_text(_with_hosts(inventory, groups))
     hosts = dict.fromkeys(host for each in groups.values() for host in each)
@@ -45,6 +78,15 @@ def make(venv: Path, deployment: str, config: Path) -> Path:
     (config / "passwords.yml").chmod(0o600)
     subprocess.run((venv / "bin" / "kolla-genpwd", "-p", config / "passwords.yml"), check=True)
     return config
+
+
+def _enable_everything(config: Path) -> None:
+    with (config / "globals.yml").open("a") as settings:
+        settings.write(EVERYTHING + "".join(f"enable_{name}: true\n" for name in ENABLED))
+    for name in COPIED:
+        path = config / "config" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
 
 
 def _with_hosts(inventory: str, groups: Mapping[str, Sequence[str]]) -> str:

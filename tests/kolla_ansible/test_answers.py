@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +17,7 @@ from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.kolla_ansible import playbooks, recording, rules
 from kolla_mesos_start.operator.kolla_ansible.playbooks import PLUGINS
+from tests.kolla_ansible.examples import Recorder
 
 TABLE: Any = formats.document((PLUGINS / "answers.yml").read_bytes())
 
@@ -23,7 +29,55 @@ def test_each_answer_and_each_rule_has_a_reason() -> None:
     rows += (row for key in tables for row in content[key])
     assert all(row["reason"] for row in rows)
     for row in rows:
-        re.compile(row.get("match", ""))
+        for pattern in (row.get("match", ""), *row.get("args", {}).values()):
+            re.compile(pattern)
+
+
+QUERY = 'SHOW STATUS LIKE "wsrep_local_state_comment"'
+CELLS = "bash -c 'sudo -E kolla_set_configs && nova-manage cell_v2 list_cells --verbose'"
+ANSWERS: Mapping[str, tuple[str, Mapping[str, object], Mapping[str, object]]] = {
+    "a look for a cluster": ("wait_for", {"port": "3306", "timeout": 10}, {"failed": True}),
+    "a wait": ("wait_for", {"port": "3306", "timeout": 100}, {}),
+    "a query": (
+        "kolla_toolbox",
+        {"module_args": {"query": QUERY}},
+        {"query_result": [[{"Value": "Synced"}]]},
+    ),
+    "a longer query": ("kolla_toolbox", {"module_args": {"query": f"{QUERY}; DROP"}}, {"rc": 0}),
+    "a list of cells": ("kolla_container", {"command": CELLS}, {"stdout": ""}),
+    "IPv6": ("command", {"_raw_params": "sysctl -n net.ipv6.conf.all.disable_ipv6\n"}, {"stdout": "0"}),
+    "another key": ("command", {"argv": ["sysctl", "-n", "net.ipv6.conf.all.disable_ipv6s"]}, {"stdout": ""}),
+    "etcd": (
+        "command",
+        {"cmd": "docker exec etcd etcdctl endpoint health"},
+        {"stdout": '[{"health": true}]'},
+    ),
+    "after etcd": ("command", {"cmd": "docker exec etcd etcdctl endpoint health; true"}, {"stdout": ""}),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_row_is_for_the_whole_of_an_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, args, wanted = ANSWERS[name]
+    fits = recorder(monkeypatch)._fits
+    rows = [row for row in TABLE["answers"] if "after" not in row]
+    answer = next(row["answer"] for row in rows if fits(row, module, "mariadb", "deploy", args))
+    assert wanted.items() <= answer.items()
+    assert wanted or not answer
+
+
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The recorder as a module, without ansible."""
+    action = ModuleType("ansible.plugins.action")
+    monkeypatch.setattr(action, "ActionBase", object, raising=False)
+    for name in ("ansible", "ansible.plugins"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "ansible.plugins.action", action)
+    spec = spec_from_file_location("record", PLUGINS / "record.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_recorder_is_beside_the_playbooks_under_the_short_name_of_each_module(tmp_path: Path) -> None:
@@ -65,3 +119,25 @@ def test_an_unknown_table_of_rules_is_named(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text("need: []\n")
     with pytest.raises(BadUsage, match=r"unknown key need .did you mean 'needs'"):
         rules.read(tmp_path / "own.yml")
+
+
+def test_each_recording_has_the_same_order_of_hosts() -> None:
+    """Within a task, ansible's processes write as they come."""
+    recorder = Recorder()
+    for place, host in (
+        ("a:1", "cmp-1"),
+        ("a:1", "ctl-1"),
+        ("a:1", "cmp-1"),
+        ("a:2", "cmp-1"),
+        ("a:2", "ctl-1"),
+    ):
+        recorder.host = host
+        recorder.tasks[-1] = replace(recorder.task("command"), place=place)
+    found = recording.ordered(recorder.tasks, ["ctl-1", "cmp-1"])
+    assert [(task.number, task.place, task.host) for task in found] == [
+        (0, "a:1", "ctl-1"),
+        (1, "a:1", "cmp-1"),
+        (2, "a:1", "cmp-1"),
+        (3, "a:2", "ctl-1"),
+        (4, "a:2", "cmp-1"),
+    ]

@@ -24,6 +24,8 @@ FACTS = "hosts:\n" + "".join(
     f"  {host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}\n"
     for n, host in enumerate(HOSTS)
 )
+# MariaDB is imported as it is: see test_clusters.py.
+ALONE = "clusters: [{daemon: mariadb, instead: null}]\n"
 OUTSIDE = "addresses: [{name: .*keystone, port: 6379, on: null, reason: ours}]\n"
 PASSWORDS = "keystone_database_password: s3cret\nunused_password: other\n"
 
@@ -41,6 +43,8 @@ def recorded(run: int, site: Site) -> list[Task]:
             "mariadb",
             "healthcheck.sh --connect",
             privileged=True,
+            devices=["/dev/kvm"],
+            volumes_from=["other"],
             dimensions={"ulimits": {"nofile": {"soft": 1, "hard": 2}}},
         )
         if host == HOSTS[0]:
@@ -49,7 +53,10 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.toolbox("mysql_user", {**login, "password": password})
         url = f"mysql+pymysql://keystone:{password}@{addresses[HOSTS[0]]}:3306/keystone"
         recorder.file("keystone/keystone.conf", f"[database]\nconnection = {url}\n[a]\nhost = {host}\n")
+        workers = used.facts[host].values["processor_vcpus"]
+        recorder.file("mariadb/galera.cnf", f"threads = {workers}\n")
         recorder.file("keystone/other.conf", f"backend_url = redis://{addresses[host]}:6379\n")
+        recorder.file("keystone/own.key", "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n")
         recorder.file("keystone/conf.d/own.conf", f"bind = {addresses[host]}\n{{% literal %}}\n")
         if host == HOSTS[0]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
@@ -57,6 +64,10 @@ def recorded(run: int, site: Site) -> list[Task]:
         recorder.daemon("nova_libvirt")
         sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
         recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
+        if host == HOSTS[0]:
+            command = f"set -o pipefail && echo {password} | docker exec -i keystone set-it\n"
+            recorder.task("shell", "Set it", cmd=command)
+            recorder.task("shell", "Copy it", cmd="cat /etc/it | docker exec -i keystone tee /it")
         recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
         start = len(tasks)
         tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
@@ -67,6 +78,9 @@ def imported(place: Path, overrides: Path | None = None) -> tuple[Path, importin
     """The directory, with what was found on the way."""
     (place / "facts.yml").write_text(FACTS)
     (place / "passwords.yml").write_text(PASSWORDS)
+    if overrides is None:
+        overrides = place / "alone.yml"
+        overrides.write_text(ALONE)
     passwords = yaml.safe_load(PASSWORDS)
     site = Site(facts.read(place / "facts.yml", HOSTS), {}, passwords)
     outcome = importing.make(
@@ -88,6 +102,21 @@ def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -
     assert found["ctl-2", "keystone/keystone.conf"] == wanted.encode()
     assert found["ctl-1", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.10\n{% literal %}\n"
     assert found["ctl-2", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.11\n{% literal %}\n"
+
+
+def test_a_number_that_depends_on_the_cpus_is_a_value_of_each_host_and_listed(tmp_path: Path) -> None:
+    site, _ = imported(tmp_path)
+    mariadb = site / "services/openstack/keystone/mariadb"
+    assert (mariadb / "files/galera.cnf").read_text() == "threads = {{ galera_cnf_1 }}\n\n"
+    assert {host: values["galera_cnf_1"] for host, values in load(mariadb / "variables.yml").items()} == {
+        "ctl-1": "4",
+        "ctl-2": "4",
+    }
+    assert (
+        oracle.rendered(site, tmp_path / "passwords.yml")["ctl-2", "mariadb/galera.cnf"] == b"threads = 4\n"
+    )
+    report = (site / "report.txt").read_text()
+    assert "CPUs or the memory of a host:\n  openstack/keystone/mariadb: galera_cnf_1\n" in report
 
 
 def test_the_directory_is_valid(tmp_path: Path) -> None:
@@ -118,7 +147,7 @@ def test_a_daemon_is_ready_before_the_user_of_its_healthcheck_exists(tmp_path: P
     """A step that waits for MariaDB creates this user."""
     site, _ = imported(tmp_path)
     daemon = load(site / "services/openstack/keystone/mariadb/definition.yml")["service"]["daemon"]
-    assert daemon["ready"]["command"] == "healthcheck_listen mariadbd 3306"
+    assert daemon["ready"]["command"] == "mariadb-admin ping"
 
 
 def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_path: Path) -> None:
@@ -152,6 +181,20 @@ def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path
     assert not [step for step in outcome.containers.steps if step.image_of == "nova_libvirt"]
 
 
+def test_a_pipe_into_a_container_becomes_a_step_with_all_of_it_unless_the_host_is_needed(
+    tmp_path: Path,
+) -> None:
+    site, _ = imported(tmp_path)
+    command = load(site / "services/openstack/keystone/keystone_exec/definition.yml")["commands"]["run"]
+    line = "set -o pipefail && echo {{ keystone_database_password }} | set-it"
+    assert command["command"] == ["bash", "-c", f"sudo -E kolla_set_configs && {line}"]
+    (line,) = [line for line in (site / "report.txt").read_text().splitlines() if "Copy it" in line]
+    assert line.startswith("  ctl-1: Copy it (/playbooks/roles/keystone/tasks/main.yml:")
+    assert line.endswith(
+        "a part of its command is for the host, and only the rest for keystone: run it by hand"
+    )
+
+
 def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     launch = load(imported(tmp_path)[0] / "launch.yml")
     assert (launch["tag"], launch["zookeeper"]) == ("2026.1", "zk-1:2181")
@@ -163,31 +206,37 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
         True,
         {"nofile": "1:2"},
     )
+    assert mariadb["devices"] == ["/dev/kvm"]
     assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
-    assert mariadb["volumes"]["/var/log/kolla"] == {"shared": "kolla-logs"}
+    assert mariadb["volumes"]["/var/log/kolla"] == {"volume": "kolla_logs"}
 
 
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
     report = (imported(tmp_path)[0] / "report.txt").read_text()
+    assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
     assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1" in report
+    assert "/keystone/files/own.key: holds a private key as it is in your configuration: " in report
     assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
 
 
 def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: Path) -> None:
-    _, outcome = imported(tmp_path)
+    own = tmp_path / "own.yml"
+    own.write_text("clusters: [{daemon: mariadb, instead: keep it on one host}]\n" + OUTSIDE)
+    _, outcome = imported(tmp_path, own)
     (issue,) = outcome.clusters
-    assert issue.startswith("mariadb on ctl-1, ctl-2 is a cluster, and can't be imported as one yet: keep ")
+    assert (
+        issue == "mariadb on ctl-1, ctl-2 is a cluster, and can't be imported as one yet: keep it on one host"
+    )
     with pytest.raises(CannotImport, match="mariadb on ctl-1, ctl-2"):
         refuse(outcome)
-    own = tmp_path / "own.yml"
-    own.write_text("clusters: [{daemon: mariadb, instead: null}]\n" + OUTSIDE)
+    own.write_text(ALONE + OUTSIDE)
     _, accepted = imported(tmp_path, own)
     refuse(accepted)
 
 
 def test_an_address_without_a_listener_is_refused_unless_a_part_is_imported(tmp_path: Path) -> None:
     own = tmp_path / "own.yml"
-    own.write_text("clusters: [{daemon: mariadb, instead: null}]\n")
+    own.write_text(ALONE)
     _, outcome = imported(tmp_path, own)
     why = r"keystone: other.conf:1 backend_url: nothing listens at 192.0.2.10:6379: add a row to `listeners`"
     with pytest.raises(CannotImport, match=why):
@@ -209,4 +258,8 @@ def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path:
 
 def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
     lines = adoption(imported(tmp_path)[1]).decode().splitlines()
-    assert [line.partition("  # ")[0] for line in lines] == ["keystone_toolbox/run", "bootstrap_keystone/run"]
+    assert [line.partition("  # ")[0] for line in lines] == [
+        "keystone_toolbox/run",
+        "bootstrap_keystone/run",
+        "keystone_exec/run",
+    ]

@@ -75,4 +75,7 @@ def test_no_stand_in_is_a_real_value_or_that_of_the_other_recording(tmp_path: Pa
     assert real.keys() == first.secrets.keys() == second.secrets.keys()
     assert len({*real.values(), *first.secrets.values(), *second.secrets.values()}) == 3 * len(real)
     assert first.facts["ctl-1"].interfaces == {"br-ex": "198.18.1.1"}
+    sizes = ("processor_vcpus", "memtotal_mb")
+    assert [first.facts["ctl-1"].values[name] for name in sizes] == [4, 8192]
+    assert [second.facts["ctl-1"].values[name] for name in sizes] == [1, 1024]
     assert second.overrides == {"kolla_internal_vip_address": "198.19.1.2"}

@@ -73,6 +73,18 @@ def test_a_step_waits_for_the_database_that_its_arguments_name() -> None:
     assert edges(found, "keystone_toolbox")["mariadb"].is_hard
 
 
+def test_a_step_waits_for_the_step_that_creates_the_user_it_logs_in_as() -> None:
+    """ProxySQL knows the administrator of each cluster by this name, and not root."""
+    recorder = Recorder()
+    recorder.daemon("mariadb")
+    login = {"login_host": OWN, "login_port": "3306"}
+    recorder.toolbox("mysql_user", {**login, "login_user": "root", "name": "root_shard_0"}, "mariadb")
+    recorder.toolbox("mysql_db", {**login, "login_user": "root_shard_0", "name": "keystone"})
+    found, _ = derived(recorder)
+    reason = edges(found, "keystone_toolbox")["mariadb_toolbox"].reason
+    assert reason == "it logs in to the database as root_shard_0"
+
+
 def test_an_endpoint_behind_the_load_balancer_is_a_soft_dependency() -> None:
     found, _ = derived(keystone())
     assert {on: edge.is_hard for on, edge in edges(found, "glance_api").items()} == {
@@ -133,20 +145,40 @@ def test_a_cycle_is_found() -> None:
     assert ["keystone", "mariadb", "keystone"] in [list(cycle) for cycle in graph.cycles(found)]
 
 
-@pytest.mark.parametrize(
-    "command, parts",
-    [
-        (
-            "docker exec keystone kolla_keystone_bootstrap a b",
-            ("keystone", "kolla_keystone_bootstrap a b", {}),
-        ),
-        ("podman exec -t -u root x ls", ("x", "ls", {})),
-        ('docker exec -e A=1 -e B="2" etcd etcdctl get', ("etcd", "etcdctl get", {"A": "1", "B": "2"})),
-        ("sysctl -n a", ("", "", {})),
-    ],
-)
-def test_the_container_and_the_command_of_an_exec(command: str, parts: object) -> None:
-    assert containers.exec_parts(command) == parts
+EXECS = {
+    "docker exec keystone kolla_keystone_bootstrap a b": ("keystone", "kolla_keystone_bootstrap a b", {}, ""),
+    'docker exec -e A=1 -e B="2" etcd etcdctl get': ("etcd", "etcdctl get", {"A": "1", "B": "2"}, ""),
+    "set -o pipefail && docker exec -it x ls": ("x", "set -o pipefail && ls", {}, ""),
+    "echo a\ue000b | c\ue001 | docker exec -i x cat | sort": (
+        "x",
+        "echo a\ue000b | c\ue001 | cat | sort",
+        {},
+        "",
+    ),
+    "podman exec -t -u root x ls": ("x", "ls", {}, "-u root"),
+    "cat /etc/a | docker exec -i x tee": ("x", "cat /etc/a | tee", {}, "cat /etc/a |"),
+    "echo $(hostname) | docker exec x cat": ("x", "echo $(hostname) | cat", {}, "echo $(hostname) |"),
+    "docker exec x ls && docker exec y ls": ("x", "ls &&", {}, "a second container"),
+}
+
+
+@pytest.mark.parametrize("command", EXECS)
+def test_an_exec_has_a_line_for_its_container_and_perhaps_a_part_for_the_host(command: str) -> None:
+    recorder = Recorder()
+    recorder.task("shell", cmd=command)
+    assert containers.executed(recorder.tasks[0]) == containers.Executed(*EXECS[command])
+    recorder.task("shell", cmd="sysctl -n a")
+    assert containers.executed(recorder.tasks[1]) is None
+
+
+def test_a_command_that_needs_the_host_is_no_step_and_not_forgotten() -> None:
+    recorder = keystone()
+    for name in ("keystone", "unknown"):
+        recorder.task("shell", f"Into {name}", cmd=f"cat /a | docker exec {name} tee /b")
+    recorder.task("command", "In unknown", argv=["docker", "exec", "unknown", "ls"])
+    _, found = derived(recorder)
+    assert [task.name for task in found.outside] == ["Into keystone", "Into unknown", "In unknown"]
+    assert not [step for step in found.steps if step.kind is containers.Kind.EXEC]
 
 
 def test_a_look_is_no_step() -> None:
@@ -159,3 +191,29 @@ def test_a_look_is_no_step() -> None:
     _, found = derived(recorder)
     assert [task.name for task in found.dropped] == ["Waiting"]
     assert [step.name for step in found.steps][-1] == "rabbitmq_exec"
+
+
+def test_hosts_that_do_the_same_are_steps_side_by_side() -> None:
+    """However ansible has interleaved them: by tasks here, after they were put in order."""
+    recorder = Recorder()
+    places = ("first.yml:1", "first.yml:2", "last.yml:1")
+    for place in places:
+        for host in ("ctl-1", "cmp-1") if place != places[-1] else ("ctl-1",):
+            recorder.host = host
+            recorder.toolbox("command", {"cmd": place}, "openvswitch")
+            recorder.tasks[-1] = replace(recorder.tasks[-1], place=place)
+    recorder.host = "ctl-1"
+    recorder.bootstrap("bootstrap_keystone", "keystone")
+    recorder.toolbox("command", {"cmd": "end"}, "openvswitch")
+    found, sorted_tasks = derived(recorder)
+    assert [(step.name, len(step.tasks)) for step in sorted_tasks.steps] == [
+        ("openvswitch_toolbox_ctl_1", 3),
+        ("openvswitch_toolbox_cmp_1", 2),
+        ("bootstrap_keystone", 1),
+        ("openvswitch_toolbox", 1),
+    ]
+    assert "openvswitch_toolbox_cmp_1" not in found.edges
+    assert set(edges(found, "openvswitch_toolbox")) == {
+        "openvswitch_toolbox_ctl_1",
+        "openvswitch_toolbox_cmp_1",
+    }

@@ -75,6 +75,29 @@ def test_a_value_made_from_a_secret_is_reported_with_its_line() -> None:
     assert lift.lift(first.tasks, second.tasks, LIFTERS)[1] == [Unlifted("ctl-1", "/etc/kolla/a/web.yml", 2)]
 
 
+SIZED = {
+    "workers = 5\nport = 80\n": "workers = 1\nport = 80\n",
+    "pool = 3276M": "pool = 409M",
+    "rate = 0.8": "rate = 0.4",
+}
+
+
+@pytest.mark.parametrize("one", SIZED)
+def test_a_number_that_is_less_on_a_small_host_is_marked_and_stays_in_a_text_of_one_host(one: str) -> None:
+    first, second = Recorder(), Recorder()
+    for recorder, text in ((first, one), (second, SIZED[one])):
+        recorder.file("a/a.conf", text)
+        recorder.task("kolla_container", environment={"A": text, "B": [len(text) if text == one else 1]})
+    lifted, unlifted = lift.lift(first.tasks, second.tasks, LIFTERS)
+    assert not unlifted
+    text = (lifted[0].content or b"").decode()
+    assert len(lift.SIZED_MARK.findall(text)) == 1
+    assert lift.template(text) == one
+    assert not list(lift.expressions(text))
+    environment = lifted[1].args["environment"]
+    assert [lift.template(environment["A"]), lift.template(environment["B"][0])] == [one, str(len(one))]
+
+
 def test_hosts_that_were_recorded_in_another_order_are_paired() -> None:
     one, other = Recorder("ctl-1"), Recorder("ctl-2")
     one.file("a/a.conf", "one")

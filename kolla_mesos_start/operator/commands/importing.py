@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment.findings import counted
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
 from kolla_mesos_start.operator.kolla_ansible import directory, environment, importing, rules
@@ -68,6 +68,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tags", metavar="TAGS", help="only these tags of kolla-ansible, as in: keystone,mariadb"
     )
     parser.add_argument(
+        "--action",
+        choices=importing.ACTIONS,
+        default=importing.DEPLOY,
+        help="what kolla-ansible would do: deploy, or upgrade from the release before; default: %(default)s",
+    )
+    parser.add_argument(
         "--adopt",
         action="store_true",
         help=f"for a cloud that kolla-ansible has deployed: list all one-time steps in {ADOPTED}",
@@ -80,13 +86,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(invocation: Invocation) -> int:
     """Record, lift, derive the graph, and write the directory."""
     options = invocation.options
+    if options.adopt and options.action == importing.UPGRADE:
+        raise BadUsage("the steps of --action upgrade must run: give --adopt for the release that runs now")
     found = environment.find(options.share, options.ansible)
     table = rules.read(options.overrides)
-    request = Request(found, options.config.absolute(), options.inventory, "deploy", options.tags)
-    site = importing.look(request, options.facts)
+    request = Request(found, options.config.absolute(), options.inventory, options.action, options.tags)
+    site = importing.look(request, options.facts, table)
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
     zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
-    outcome = importing.make(recorded, site, table, found.release, zookeeper)
+    outcome = importing.make(recorded, site, table, found.release, zookeeper, options.action)
     refuse(outcome, is_whole=not options.tags)
     if options.adopt:
         outcome.emitted.files[ADOPTED] = adoption(outcome)
@@ -159,7 +167,8 @@ a password or an address is known; your own passwords are never read into DIR. P
 
   kolla_mesos_ctl publish DIR --secrets /etc/kolla/passwords.yml
 
-ansible-core, kolla-ansible and the collections must be installed in one virtual environment:
+The playbooks are those of this tool's own environment, after pip install '.[import]'. --ansible names another
+virtual environment with kolla-ansible, ansible-core and the collections:
 
   python3 -m venv ~/kolla
   ~/kolla/bin/pip install 'kolla-ansible==22.*' ansible-core ansible
@@ -174,6 +183,9 @@ If kolla-ansible has deployed this cloud already, give --adopt, publish, and rec
 the first container starts:
 
   kolla_mesos_ctl adopt --list DIR/adopt.txt --deployment site
+
+For an upgrade, import the next release with --action upgrade into the same DIR: the steps have the new tag as
+their generation, and those after the upgrade of a service wait until no older container of it is left.
 
 After the import DIR is yours. A later import refuses to replace files that you have changed.
 """,

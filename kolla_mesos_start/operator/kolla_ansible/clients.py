@@ -105,6 +105,21 @@ def databases(file: ConfigFile) -> Iterator[tuple[str, int]]:
             yield name, number
 
 
+def database_logins(tasks: Sequence[Task]) -> Iterator[str]:
+    """The users as which a step logs in to the database."""
+    for task in tasks:
+        args: Mapping[str, object] = task.args.get("module_args") or {}
+        if "login_user" in args:
+            yield str(args["login_user"])
+
+
+def created_database_users(tasks: Sequence[Task]) -> Iterator[str]:
+    """The users of the database that a step creates."""
+    for task in tasks:
+        if str(task.args.get("module_name", "")).rpartition(".")[2] == "mysql_user":
+            yield str(task.args["module_args"].get("name"))
+
+
 def created_databases(tasks: Sequence[Task]) -> Iterator[str]:
     """The databases that a step creates, or gives rights for."""
     for task in tasks:

@@ -1,6 +1,6 @@
 """The containers of a recording: daemons with their files, and the steps that run once.
 
-What lives here: which task is which. Texts may have marks (`lift`); nothing here looks at them.
+What lives here: which task is which. Texts may have marks (`lift`), which are never read.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from kolla_mesos_start.operator.kolla_ansible import lift
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 
 CONFIG_FILES = "/var/lib/kolla/config_files"
@@ -19,9 +20,14 @@ ONESHOT = ("oneshot", "no")
 # Actions of kolla_container that say how a daemon runs.
 DESCRIBED = ("compare_container", "recreate_or_restart_container", "start_container")
 STARTED = ("recreate_or_restart_container", "start_container")
-# What `docker exec` has before the name of the container.
 HELPED = re.compile(r" for ([a-z][a-z0-9_-]*)$")
-EXEC_OPTIONS_WITH_VALUE = ("-e", "--env", "-u", "--user", "-w")
+NO_NAME = re.compile(r"[^A-Za-z0-9_]")
+EXEC = re.compile(r"\b(?:docker|podman) exec\s+")
+# What `docker exec` has before the name of the container. A terminal changes nothing in a step.
+EXEC_OPTIONS_WITH_VALUE = ("-e", "--env", "-u", "--user", "-w", "--workdir")
+TERMINAL_OPTIONS = ("-i", "-t", "-it", "-ti", "--interactive", "--tty")
+# Commands of the shell before it, which do in a container what they do on the host.
+PORTABLE = re.compile(rf"\s*((set|echo|printf|export)\b({lift.MARK.pattern}|[^|;&<>`$])*(\||;|&&)\s*)*")
 
 
 class Kind(Enum):
@@ -77,10 +83,18 @@ class Step:
         """Its place in the recorded order."""
         return self.tasks[0].number
 
+    def is_beside(self, other: Step) -> bool:
+        """Whether another host does the same."""
+        same = (self.role, self.kind, self.tasks[0].place) == (other.role, other.kind, other.tasks[0].place)
+        return same and self.host != other.host
+
 
 @dataclass(frozen=True)
 class Containers:
-    """All that was recorded, by what becomes of it. `files` are by host and config directory."""
+    """All that was recorded, by what becomes of it. `files` are by host and config directory.
+
+    `earlier` is what an upgrade does to containers of the release before it.
+    """
 
     daemons: Mapping[str, Daemon]
     steps: Sequence[Step]
@@ -88,10 +102,17 @@ class Containers:
     left: Sequence[Task] = field(default_factory=tuple)
     dropped: Sequence[Task] = field(default_factory=tuple)
     inside: Mapping[str, Sequence[Task]] = field(default_factory=dict)  # by daemon
+    outside: Sequence[Task] = field(default_factory=tuple)  # commands that need a host and a container
+    earlier: Sequence[Task] = field(default_factory=tuple)
 
 
 def sort(
-    tasks: Sequence[Task], config_directory: str, dropped: Sequence[str], inside: Sequence[str] = ()
+    tasks: Sequence[Task],
+    config_directory: str,
+    dropped: Sequence[str],
+    inside: Sequence[str] = (),
+    *,
+    is_upgrade: bool = False,
 ) -> Containers:
     """Sort the tasks.
 
@@ -100,20 +121,26 @@ def sort(
     """
     daemons = {each.name: each for each in _daemons(tasks)}
     waits, stays = _any(dropped), _any(inside)
-    steps, left, unused = [], [], []
+    steps, left, unused, outside, earlier = [], [], [], [], []
     within: dict[str, list[Task]] = {}
     for task in tasks:
-        step = _step(task, daemons)
-        if step is not None and waits.search(f"{task.name}: {_command(task)}"):
+        step, in_container = _step(task, daemons), executed(task)
+        if (step or in_container) and waits.search(f"{task.name}: {_command(task)}"):
             unused.append(task)
-        elif step is not None and step.kind is Kind.EXEC and stays.search(_command(task)):
+        elif in_container and (step is None or in_container.host_part):
+            outside.append(task)
+        elif step is not None and in_container and stays.search(_command(task)):
             within.setdefault(step.image_of, []).append(task)
+        elif step is not None and is_upgrade and _is_earlier(step, daemons):
+            earlier.append(task)
         elif step is not None:
             steps.append(step)
         elif _is_left(task, config_directory):
             left.append(task)
     named, files = _named(_joined(steps, tasks)), _files(tasks, config_directory)
-    return Containers(daemons, named, files, left, unused, within)
+    if is_upgrade:
+        earlier += _stopped(tasks, named, daemons)
+    return Containers(daemons, named, files, left, unused, within, outside, earlier)
 
 
 def _any(expressions: Sequence[str]) -> re.Pattern[str]:
@@ -136,12 +163,15 @@ def _daemons(tasks: Sequence[Task]) -> Iterator[Daemon]:
     settings: dict[str, dict[str, Mapping[str, Any]]] = {}
     started: dict[str, dict[str, int]] = {}
     roles: dict[str, str] = {}
+    known = {task.role for task in tasks}
     for task in tasks:
         args = task.args
         if task.module != "kolla_container" or args.get("action") not in DESCRIBED or _is_oneshot(args):
             continue
         name = args["name"]
-        roles.setdefault(name, _role(task))
+        role = _role(task)
+        # The helper that compares containers is about `nova_cell`, for the role nova-cell.
+        roles.setdefault(name, role if role in known else role.replace("_", "-"))
         if args["action"] == "compare_container" or task.host not in settings.get(name, {}):
             settings.setdefault(name, {})[task.host] = args
         if args["action"] in STARTED:
@@ -175,11 +205,27 @@ def _step(task: Task, daemons: Mapping[str, Daemon]) -> Step | None:
         return None if name in daemons else Step(name, _role(task), Kind.BOOTSTRAP, task.host, [task])
     if task.module == "kolla_toolbox":
         return Step(f"{_role(task)}_toolbox", _role(task), Kind.TOOLBOX, task.host, [task], "kolla_toolbox")
-    if task.module in ("command", "shell"):
-        container = executed_in(_command(task))
-        if container in daemons:
-            return Step(f"{container}_exec", _role(task), Kind.EXEC, task.host, [task], container)
+    found = executed(task)
+    if found and found.container in daemons:
+        name = f"{found.container}_exec"
+        return Step(name, _role(task), Kind.EXEC, task.host, [task], found.container)
     return None
+
+
+def _is_earlier(step: Step, daemons: Mapping[str, Daemon]) -> bool:
+    """Whether it ran in the container of the release before: the new one had not been started."""
+    return step.kind is Kind.EXEC and step.number < min(daemons[step.image_of].started.values(), default=0)
+
+
+def _stopped(tasks: Sequence[Task], steps: Sequence[Step], daemons: Mapping[str, Daemon]) -> Iterator[Task]:
+    """What stops a daemon for a step of its role, after which it is started again."""
+    for task in tasks:
+        daemon = daemons.get(str(task.args.get("name")))
+        if daemon is None or task.args.get("action") != "stop_container":
+            continue
+        last = max(daemon.started.values(), default=0)
+        if any(step.role == daemon.role and task.number < step.number < last for step in steps):
+            yield task
 
 
 def _command(task: Task) -> str:
@@ -191,77 +237,82 @@ def _command(task: Task) -> str:
     )
 
 
-def executed_in(command: str) -> str:
-    """The container that a `docker exec` or `podman exec` names; empty for another command."""
-    return exec_parts(command)[0]
+@dataclass(frozen=True)
+class Executed:
+    """What a `docker exec` or `podman exec` runs in a container, as a line for a shell there.
+
+    `host_part` is what only the host can do: a part of the line, or an option of `exec`; empty if the line
+    does the same in the container.
+    """
+
+    container: str
+    line: str
+    environment: Mapping[str, str]
+    host_part: str
 
 
-def exec_parts(command: str) -> tuple[str, str, Mapping[str, str]]:
-    """The container, the command in it, and its environment; empty ones for another command."""
-    found = re.search(r"\b(?:docker|podman) exec\s+(.*)", command, re.DOTALL)
-    rest = found[1].strip() if found else ""
-    environment = {}
+def executed(task: Task) -> Executed | None:
+    """What a task runs in a container; None for another task."""
+    before, *others = EXEC.split(_command(task).strip())
+    if task.module not in ("command", "shell") or not others:
+        return None
+    rest, environment, unknown = others[0], {}, "" if PORTABLE.fullmatch(before) else before.strip()
     while rest.startswith("-"):
         option, _, rest = rest.partition(" ")
+        value = ""
         if option in EXEC_OPTIONS_WITH_VALUE:
             value, _, rest = rest.lstrip().partition(" ")
-            if option in ("-e", "--env"):
-                name, _, text = value.partition("=")
-                environment[name] = "".join(shlex.split(text))
+        if option in ("-e", "--env"):
+            name, _, text = value.partition("=")
+            environment[name] = "".join(shlex.split(text))
+        elif option not in TERMINAL_OPTIONS:
+            unknown = unknown or f"{option} {value}".strip()
         rest = rest.lstrip()
+    if others[1:]:
+        unknown = unknown or "a second container"
     container, _, inner = rest.partition(" ")
-    return container, inner.strip(), environment
-
-
-def inside_command(task: Task) -> str:
-    """The command of a `docker exec` with the rest of its line, as the container itself runs it."""
-    command = _command(task).strip()
-    before = re.split(r"\b(?:docker|podman) exec\s", command, maxsplit=1)[0]
-    return before + exec_parts(command)[1]
+    return Executed(container, before + inner.strip(), environment, unknown)
 
 
 def _joined(steps: Sequence[Step], tasks: Sequence[Task]) -> Iterator[Step]:
-    """Join what kolla_toolbox runs consecutively for one role, on one host; the same command on several hosts
-    of an `exec` stays one step for each."""
+    """Join what kolla_toolbox runs consecutively for one role on one host, also beside other hosts."""
     starts = sorted(
         task.number
         for task in tasks
         if task.module == "kolla_container" and task.args.get("action") in STARTED
     )
-    waiting: Step | None = None
+    waiting: dict[str, Step] = {}  # by host
+    last: Step | None = None
     for step in steps:
-        if waiting and _goes_on(waiting, step, starts):
-            waiting = Step(
-                waiting.name,
-                waiting.role,
-                waiting.kind,
-                waiting.host,
-                [*waiting.tasks, *step.tasks],
-                waiting.image_of,
-            )
-            continue
-        if waiting:
-            yield waiting
-        waiting = step
-    if waiting:
-        yield waiting
+        if last and not _goes_on(last, step, starts):
+            yield from waiting.values()
+            waiting = {}
+        before = waiting.get(step.host, replace(step, tasks=()))
+        waiting[step.host] = replace(before, tasks=[*before.tasks, *step.tasks])
+        last = step
+    yield from waiting.values()
 
 
 def _goes_on(before: Step, step: Step, starts: Sequence[int]) -> bool:
     """Whether nothing starts between them."""
-    if not before.kind is step.kind is Kind.TOOLBOX or before.host != step.host or before.role != step.role:
+    if not before.kind is step.kind is Kind.TOOLBOX or before.role != step.role:
         return False
-    return not any(before.tasks[-1].number < each < step.number for each in starts)
+    return not any(before.number < each < step.number for each in starts)
 
 
 def _named(steps: Iterator[Step]) -> Sequence[Step]:
-    """Give each step a name of its own."""
+    """Give each step a name of its own, with the host if others do the same."""
     found: dict[str, Step] = {}
-    for step in steps:
-        name, number = step.name, 2
+    every = list(steps)
+    for step in every:
+        name = step.name
+        if step.kind is not Kind.BOOTSTRAP and any(step.is_beside(other) for other in every):
+            # A number would be another step's after a change of the inventory.
+            name = f"{name}_{NO_NAME.sub('_', step.host)}"
+        base, number = name, 2
         while name in found:
-            name, number = f"{step.name}_{number}", number + 1
-        found[name] = Step(name, step.role, step.kind, step.host, step.tasks, step.image_of)
+            name, number = f"{base}_{number}", number + 1
+        found[name] = replace(step, name=name)
     return list(found.values())
 
 

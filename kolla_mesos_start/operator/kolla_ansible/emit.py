@@ -20,8 +20,10 @@ from typing import Any
 
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.deployment.container_settings import PROPAGATIONS
+from kolla_mesos_start.operator.kolla_ansible import graph as graphs
 from kolla_mesos_start.operator.kolla_ansible import hosts as merging
 from kolla_mesos_start.operator.kolla_ansible import lift
+from kolla_mesos_start.operator.kolla_ansible.clusters import Cluster, Clusters
 from kolla_mesos_start.operator.kolla_ansible.containers import (
     CONFIG_FILES,
     ConfigFile,
@@ -30,14 +32,15 @@ from kolla_mesos_start.operator.kolla_ansible.containers import (
     Kind,
     Step,
     config_directory_of,
-    exec_parts,
-    inside_command,
+    executed,
 )
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph
 from kolla_mesos_start.operator.kolla_ansible.hosts import OwnNames
+from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 PREFIX = "openstack"
+PRIVATE_KEY = b"PRIVATE KEY-----"
 TOOLBOX = "kolla_toolbox"
 PLAYBOOK = "steps.yml"
 # What docker gives by default, and Kolla's own start script needs: it runs sudo.
@@ -47,6 +50,13 @@ CAPABILITIES = (
 )
 # Settings of kolla_container for namespaces, and the keys of launch.yml.
 NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
+# Settings of kolla_container that become something else, or concern only kolla-ansible's own containers.
+EXPRESSED = {
+    *("action", "cap_add", "command", "common_options", "container_engine", "detach", "devices"),
+    *("dimensions", "environment", "healthcheck", "ignore_missing", "image", "labels", "name"),
+    *("privileged", "remove_on_exit", "restart_policy", "restart_retries", "security_opt", "state"),
+    *("tmpfs", "volumes", *NAMESPACES),
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class Emitted:
     left: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     origins: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    # Variables of each service that depend on the size of a host.
+    sized: dict[str, dict[str, None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,9 +92,11 @@ class Imported:
     rules: Rules
     release: str
     zookeeper: str | None = None
+    action: str = "deploy"
     refused: Sequence[str] = ()
     real: Mapping[str, str] = field(default_factory=dict)  # addresses, by their stand-ins
     warnings: Sequence[str] = ()
+    clusters: Clusters = field(default_factory=Clusters)
 
 
 def emit(imported: Imported) -> Emitted:
@@ -94,7 +108,8 @@ class _Emission:
     def __init__(self, imported: Imported) -> None:
         self.containers, self.graph, self.names = imported.containers, imported.graph, imported.names
         self.rules, self.release, self.zookeeper = imported.rules, imported.release, imported.zookeeper
-        self.real, self.warnings = imported.real, imported.warnings
+        self.real, self.warnings, self.clusters = imported.real, imported.warnings, imported.clusters
+        self.action, self.retiring = imported.action, graphs.retiring(self.graph, self.containers)
         self.made = Emitted(refused=list(imported.refused))
         self.used: set[str] = set()
         self.services: dict[str, Any] = {}
@@ -131,6 +146,8 @@ class _Emission:
         dependencies = self.dependencies(daemon.name)
         if dependencies:
             definition["dependencies"] = dependencies
+        if daemon.name in self.retiring:
+            definition["retired_by"] = f"{self.retiring[daemon.name]}/run"
         files = writer.config_files(
             {host: self.files_of(daemon.settings[host], host) for host in daemon.hosts}
         )
@@ -144,7 +161,9 @@ class _Emission:
             definition["ready"] = writer.templates(ready)
         commands = self.inside(daemon.name, writer, files, environment)
         service = {"instances": len(daemon.hosts), "daemon": definition}
-        writer.write({**({"commands": commands} if commands else {}), "service": service})
+        document = {**({"commands": commands} if commands else {}), "service": service}
+        cluster = self.clusters.by_daemon.get(daemon.name)
+        writer.write(self.of_cluster(cluster, writer, document) if cluster else document)
         self.services[path] = self.container(daemon.name, settings, daemon.hosts)
 
     def inside(
@@ -153,7 +172,9 @@ class _Emission:
         """What each container of a daemon runs before it, once for the same task of all hosts."""
         found: dict[str, Any] = {}
         for task in self.containers.inside.get(name, ()):
-            inner = writer.templates(self.rules.command(inside_command(task)))
+            in_container = executed(task)
+            assert in_container is not None
+            inner = writer.templates(self.rules.command(in_container.line))
             command: dict[str, Any] = {"command": ["bash", "-c", f"sudo -E kolla_set_configs && {inner}"]}
             command.update({key: value for key, value in (("env", environment), ("files", files)) if value})
             if command not in found.values():
@@ -161,6 +182,35 @@ class _Emission:
                 origin = {"host": task.host, "task": task.name, "place": task.place}
                 self.made.origins.setdefault(self.paths[name], []).append(origin)
         return found
+
+    def of_cluster(
+        self, cluster: Cluster, writer: _Service, document: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The definition of a daemon with the keys of its cluster's definition.
+
+        Its commands have the files and the environment of the daemon, and the files of the cluster.
+        """
+        imported = document["service"]["daemon"]
+        files = {**imported.get("files", {}), **writer.files_of_cluster(cluster)}
+        env = imported.get("env", {})
+        given = cluster.content.get("definition") or {}
+        commands = {
+            name: {**command, "env": {**env, **command.get("env", {})}, "files": files}
+            for name, command in (given.get("commands") or {}).items()
+        }
+        daemon = {**imported, **(given.get("service") or {}).get("daemon", {}), "files": files}
+        daemon["env"] = {**env, **writer.templates(cluster.environment)}
+        if "election" in daemon:
+            daemon["election"] = {**daemon["election"], "members": len(cluster.daemon.hosts)}
+        self.made.origins.setdefault(self.paths[cluster.daemon.name], []).extend(
+            {"host": task.host, "task": task.name, "place": task.place}
+            for step in cluster.replaced
+            for task in step.tasks
+        )
+        return {
+            "commands": {**document.get("commands", {}), **commands},
+            "service": {**document["service"], "daemon": daemon},
+        }
 
     def step(self, step: Step) -> None:
         path = self.paths[step.name]
@@ -182,13 +232,11 @@ class _Emission:
                 self.containers.daemons[step.image_of].settings.get(step.host)
                 or self.containers.daemons[step.image_of].first
             )
-            _, inner, environment = exec_parts(str(task.args.get("_raw_params") or task.args.get("cmd")))
-            command["command"] = [
-                "bash",
-                "-c",
-                lift.template(f"sudo -E kolla_set_configs && {self.rules.command(inner)}"),
-            ]
-            command["env"] = writer.templates({**self.environment(settings), **environment})
+            in_container = executed(task)
+            assert in_container is not None
+            inner = writer.templates(self.rules.command(in_container.line))
+            command["command"] = ["bash", "-c", f"sudo -E kolla_set_configs && {inner}"]
+            command["env"] = writer.templates({**self.environment(settings), **in_container.environment})
             command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
         else:
             settings = task.args
@@ -197,11 +245,12 @@ class _Emission:
             command["env"] = writer.templates(self.environment(settings))
             command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
         self.note(settings)
+        command["succeeds"] = self.rules.statuses(step.name)
         dependencies = self.dependencies(step.name)
         if dependencies:
             command["dependencies"] = dependencies
         writer.write(
-            {"commands": {"run": {key: value for key, value in command.items() if value not in ({}, [])}}}
+            {"commands": {"run": {key: value for key, value in command.items() if value not in ({}, [], ())}}}
         )
         self.services[path] = self.container(step.name, settings, [step.host])
         self.made.origins[path] = [
@@ -261,8 +310,13 @@ class _Emission:
         role = self.paths[edge.on].rpartition("/")[2]
         if edge.on in self.steps:
             return f"{role}/run"
+        count = len(self.containers.daemons[edge.on].hosts)
+        if edge.is_new and edge.is_local:
+            return {"path": f"{role}/daemon", "scope": "local", "generation": self.tag}
+        if edge.is_new:
+            return {"path": f"{role}/daemon", "generation": self.tag, "count": count, "exclusive": True}
         if edge.is_all:
-            return {"path": f"{role}/daemon", "count": len(self.containers.daemons[edge.on].hosts)}
+            return {"path": f"{role}/daemon", "count": count}
         return {"path": f"{role}/daemon", "scope": "local"} if edge.is_local else f"{role}/daemon"
 
     def note(self, lifted: object) -> None:
@@ -314,6 +368,12 @@ class _Emission:
         options = [str(each) for each in settings.get("security_opt") or ()]
         if options:
             yield "security_options", options
+        devices = [str(each) for each in settings.get("devices") or ()]
+        if devices:
+            yield "devices", devices
+        for key in sorted(settings.keys() - EXPRESSED):
+            if settings[key]:
+                self.made.refused.append(f"{name}: {key}: launch.yml has no such setting")
 
     def volumes(self, name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for volume in settings.get("volumes") or ():
@@ -331,7 +391,7 @@ class _Emission:
         """A volume of docker for launch.yml."""
         found: dict[str, Any] = {"host": source.rstrip("/") or "/"}
         if not source.startswith("/"):
-            found = {"shared": source.replace("_", "-").lower()}
+            found = {"volume": source}
         for option in options:
             if option == "ro":
                 found["read_only"] = True
@@ -370,12 +430,29 @@ class _Emission:
                 f"{key} {value}" for key, value in task.args.items() if key in ("name", "value", "state")
             )
             self.made.left.append(f"{task.host}: {task.module}: {what} ({task.name})")
+        self.made.refused += map(_shown, self.containers.outside)
+        self.made.left += (
+            f"{task.host}: in the running container, before it is replaced: {task.name}"
+            for task in self.containers.earlier
+        )
         self.made.refused += (each.shown(self.real) for each in self.graph.unresolved)
         soft = sum(not edge.is_hard for edges in self.graph.edges.values() for edge in edges)
-        lines = [f"Imported from kolla-ansible {self.release}: {len(self.services)} services.", ""]
+        what = f"{self.action} of kolla-ansible {self.release}"
+        lines = [f"Imported from {what}: {len(self.services)} services.", ""]
         lines += ["Left to you:", *(f"  {each}" for each in self.made.left), ""]
         if self.warnings:
             lines += ["Warnings:", *(f"  {each}" for each in self.warnings), ""]
+        if self.made.sized:
+            lines += ["Variables that depend on the CPUs or the memory of a host:"]
+            lines += (f"  {path}: {', '.join(names)}" for path, names in self.made.sized.items())
+            lines += [""]
+        if self.clusters.changed:
+            shown = (lift.template(each).replace("\n", "; ") for each in self.clusters.changed)
+            lines += [
+                "Other lines than kolla-ansible's, for a cluster:",
+                *(f"  {each}" for each in shown),
+                "",
+            ]
         lines += ["Not expressed:", *(f"  {each}" for each in dict.fromkeys(self.made.refused)), ""]
         lines += [f"Soft dependencies, for which nothing waits: {soft}"]
         self.made.files["report.txt"] = ("\n".join(lines) + "\n").encode()
@@ -384,7 +461,12 @@ class _Emission:
             for of_name in self.graph.edges.values()
             for edge in of_name
         ]
-        record = {"release": self.release, "services": self.made.origins, "edges": edges}
+        record = {
+            "release": self.release,
+            "action": self.action,
+            "services": self.made.origins,
+            "edges": edges,
+        }
         self.made.files["imported.json"] = json.dumps(record, indent=1).encode() + b"\n"
 
 
@@ -456,10 +538,25 @@ class _Service:
             self.emission.made.links[path] = before
         else:
             self.emission.made.files[path] = data
+            if (
+                PRIVATE_KEY in data
+            ):  # One that kolla-ansible copies as it is; those of secrets.yml are variables.
+                why = (
+                    "holds a private key as it is in your configuration: let nobody else read this directory"
+                )
+                self.emission.made.left.append(f"{path}: {why}")
+
+    def files_of_cluster(self, cluster: Cluster) -> Mapping[str, Any]:
+        """The `files` that its definition adds. They are no templates."""
+        for name, data in cluster.files.items():
+            self.add(name, data)
+        return {name: {"dest": f"{CONFIG_FILES}/{name}", "template": False} for name in cluster.files}
 
     def take(self, merged: merging.Merged) -> None:
         """Remember the variables of a text, and the values of each host."""
         self.emission.note(merged.text)
+        if merged.sized:
+            self.emission.made.sized.setdefault(self.path, {}).update(dict.fromkeys(merged.sized))
         for host in merged.values.keys() & self.values.keys():
             self.values[host].update(merged.values[host])
         self.own_used.update(re.findall(r"own_[a-z0-9_]+", " ".join(lift.expressions(merged.text))))
@@ -487,6 +584,16 @@ class _Service:
             self.emission.made.files[f"services/{self.path}/variables.yml"] = formats.dumped(
                 [self.values]
             ).encode()
+
+
+def _shown(task: Task) -> str:
+    """A command that no step runs. Its text may have secrets."""
+    in_container = executed(task)
+    assert in_container is not None
+    why = f"{in_container.container} is not imported"
+    if in_container.host_part:
+        why = f"a part of its command is for the host, and only the rest for {in_container.container}"
+    return f"{task.host}: {task.name} ({task.place}): {why}: run it by hand"
 
 
 def _as_texts(playbook: str) -> str:

@@ -38,7 +38,10 @@ def find(share: Path | None, ansible: Path | None) -> Environment:
     prefix = (ansible or Path(sys.prefix)).absolute()
     program = prefix / "bin" / "ansible-playbook"
     if not program.exists():
-        raise BadUsage(f"{program} does not exist: give --ansible VENV, where you ran: {INSTALL}")
+        raise BadUsage(
+            f"{program} does not exist: install the tool with its extra `import`, or give --ansible VENV,"
+            f" where you ran: {INSTALL}"
+        )
     top = (share or prefix.joinpath(*SHARE)).absolute()
     for playbooks in (top / "ansible", top):
         if (playbooks / PLAYBOOK).is_file():

@@ -22,6 +22,7 @@ from kolla_mesos_start.operator.terminal.suggestions import nearest
 
 KEYS = ("address", "interface", "interfaces", "cpus", "memory", "distribution", "release", "version")
 PREFIX = "ansible_"
+SMALLEST = {"processor_vcpus": 1, "memtotal_mb": 1024}
 # Ansible 2.19 and newer put it before the names of hosts, and the facts into one text.
 CACHE_PREFIX, PAYLOAD = "s1_", "__payload__"
 EXAMPLE = "hosts: {NAME: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}}"
@@ -48,6 +49,13 @@ class HostFacts:
     def hostname(self) -> str:
         """The name that the system has, which may differ from the inventory's."""
         return str(self.values.get("hostname", self.host))
+
+    def as_smallest(self) -> HostFacts:
+        """The same host with hardly any CPUs and memory: what depends on these is less there."""
+        least = {
+            name: min(int(self.values[name]), size) for name, size in SMALLEST.items() if name in self.values
+        }
+        return HostFacts(self.host, {**self.values, **least})
 
     def with_addresses(self, addresses: Mapping[str, str]) -> HostFacts:
         """The same host with other addresses, by the real ones."""

@@ -25,7 +25,10 @@ from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 @dataclass(frozen=True)
 class Edge:
-    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host; `is_all`: on each."""
+    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host; `is_all`: on each.
+
+    `is_new`: no container of an older release may be left.
+    """
 
     name: str
     on: str
@@ -33,6 +36,7 @@ class Edge:
     is_hard: bool = True
     is_local: bool = False
     is_all: bool = False
+    is_new: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,9 @@ class Places:
     virtual: Sequence[str]
 
 
-def derive(containers: Containers, rules: Rules, places: Places) -> Graph:
+def derive(containers: Containers, rules: Rules, places: Places, *, is_upgrade: bool = False) -> Graph:
     """Derive the graph of a recording, whose addresses are stand-ins."""
-    return _Derivation(containers, rules, places).graph()
+    return _Derivation(containers, rules, places).graph(is_upgrade)
 
 
 class _Derivation:
@@ -83,12 +87,19 @@ class _Derivation:
         self.unresolved: list[Unresolved] = []
         self.resolved = 0
 
-    def graph(self) -> Graph:
+    def graph(self, is_upgrade: bool) -> Graph:
         found: dict[str, dict[str, Edge]] = {}
         for edge in (*self.of_daemons(), *self.of_steps(), *self.by_rules()):
             of_name = found.setdefault(edge.name, {})
             if edge.name != edge.on:
                 of_name[edge.on] = _joined(of_name[edge.on], edge) if edge.on in of_name else edge
+        for step, on in self.after_daemons() if is_upgrade else ():
+            of_name = found.setdefault(step.name, {})
+            known = of_name.get(on, Edge(step.name, on, "", is_hard=False))
+            reason = known.reason if known.is_hard else f"kolla-ansible upgrades {on} first"
+            # A command in a member of a cluster may need that all members are new.
+            is_local = known.is_local and step.kind is Kind.TOOLBOX
+            of_name[on] = Edge(step.name, on, reason, is_local=is_local, is_new=True)
         edges = {name: list(of_name.values()) for name, of_name in found.items()}
         return Graph(edges, self.unresolved, self.resolved)
 
@@ -159,12 +170,16 @@ class _Derivation:
     # -- steps ------------------------------------------------------------------------------------
 
     def of_steps(self) -> Iterator[Edge]:
-        last: dict[str, str] = {}
+        stages: dict[str, list[list[Step]]] = {}  # by role: each has what hosts do side by side
+        creators: dict[str, str] = {}
         identity = next((step for step in self.containers.steps if self.is_identity(step)), None)
         for step in self.containers.steps:
-            if step.role in last:
-                yield Edge(step.name, last[step.role], f"the recorded order of the role {step.role}")
-            last[step.role] = step.name
+            of_role = stages.setdefault(step.role, [])
+            if not of_role or not all(step.is_beside(other) for other in of_role[-1]):
+                of_role.append([])
+            of_role[-1].append(step)
+            for before in of_role[-2] if len(of_role) > 1 else ():
+                yield Edge(step.name, before.name, f"the recorded order of the role {step.role}")
             found = list(clients.of_step(step, self.pattern))
             if step.kind is Kind.BOOTSTRAP:
                 found += self.required(step)
@@ -173,10 +188,29 @@ class _Derivation:
                 yield Edge(step.name, step.image_of, "it ran in this container", is_local=True)
             for each in found:
                 yield from self.to_listeners(step.name, step.host, each, True)
-            if identity and step.number > identity.number and clients.uses_identity(step):
+            for user in clients.database_logins(step.tasks):
+                if user in creators:
+                    yield Edge(step.name, creators[user], f"it logs in to the database as {user}")
+            creators.update(dict.fromkeys(clients.created_database_users(step.tasks), step.name))
+            # An upgrade has no step that creates the administrator.
+            if clients.uses_identity(step) and (not identity or step.number > identity.number):
                 why = "it talks to Keystone as an administrator"
-                yield Edge(step.name, identity.name, why)
-                yield Edge(step.name, identity.image_of, why)
+                if identity:
+                    yield Edge(step.name, identity.name, why)
+                if self.rules.identity["daemon"] in self.containers.daemons:
+                    yield Edge(step.name, self.rules.identity["daemon"], why)
+
+    def after_daemons(self) -> Iterator[tuple[Step, str]]:
+        """Steps that an upgrade runs after it has started the daemons of their role or of their database."""
+        for step in self.containers.steps:
+            used: set[str] = set()
+            if step.kind is Kind.BOOTSTRAP:
+                used.update(self.databases(step.tasks[0].args, step.host))
+            for daemon in self.containers.daemons.values():
+                started = max(daemon.started.values(), default=step.number)
+                common = used & self.databases(daemon.first, daemon.hosts[0]).keys()
+                if started < step.number and (common or daemon.role == step.role):
+                    yield step, daemon.name
 
     def required(self, step: Step) -> Iterator[Connection]:
         """What a container that runs once needs of what its files name."""
@@ -194,7 +228,7 @@ class _Derivation:
 
     def is_identity(self, step: Step) -> bool:
         """Whether it creates the administrator of Keystone."""
-        return any(re.search(self.rules.identity, str(task.args)) for task in step.tasks)
+        return any(re.search(self.rules.identity["step"], str(task.args)) for task in step.tasks)
 
     # -- addresses --------------------------------------------------------------------------------
 
@@ -238,6 +272,17 @@ def _joined(one: Edge, other: Edge) -> Edge:
     return Edge(one.name, one.on, reason, is_hard, one.is_local and other.is_local and not is_all, is_all)
 
 
+def retiring(graph: Graph, containers: Containers) -> Mapping[str, str]:
+    """The step after which no older container of a daemon may start: the first that migrates without them."""
+    found: dict[str, str] = {}
+    for step in containers.steps:
+        if step.kind is Kind.BOOTSTRAP:
+            for edge in graph.edges.get(step.name, ()):
+                if edge.is_new:
+                    found.setdefault(edge.on, step.name)
+    return found
+
+
 def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequence[Step]:
     """Steps that wait for nothing, and that no rule knows: perhaps their dependencies were not found."""
     return [
@@ -267,8 +312,11 @@ def cycles(graph: Graph) -> Sequence[Sequence[str]]:
     return found
 
 
-def against_order(graph: Graph, containers: Containers) -> Sequence[Edge]:
-    """Hard edges to something that kolla-ansible starts later."""
+def against_order(graph: Graph, containers: Containers, *, is_upgrade: bool = False) -> Sequence[Edge]:
+    """Hard edges to something that kolla-ansible starts later.
+
+    In an upgrade the daemons run already.
+    """
     numbers = {step.name: step.number for step in containers.steps}
     numbers.update({each.name: min(each.started.values(), default=0) for each in containers.daemons.values()})
     return [
@@ -276,4 +324,5 @@ def against_order(graph: Graph, containers: Containers) -> Sequence[Edge]:
         for edges in graph.edges.values()
         for edge in edges
         if edge.is_hard and numbers.get(edge.on, 0) > numbers.get(edge.name, 0)
+        if not is_upgrade or edge.is_new or edge.on not in containers.daemons
     ]

@@ -1,21 +1,19 @@
 """Makes one template of the texts that several hosts have, and values for each host where they differ.
 
 What lives here: lifted texts (`lift`), one for each host. A host's own address and name become the variables
-`own_address` and `own_hostname`. A word that differs otherwise becomes a variable of the service. Texts that
-differ in more than words become branches of one template, by `own_host`.
+`own_address` and `own_hostname`. A word that differs otherwise, or that depends on the size of the host,
+becomes a variable of the service. Texts that differ in more than words become branches of one template, by
+`own_host`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kolla_mesos_start.operator.kolla_ansible import lift
 
 OWN_ADDRESS, OWN_HOSTNAME, OWN_HOST = "own_address", "own_hostname", "own_host"
-# A mark, a word as host names have it, or one other character.
-TOKEN = re.compile(rf"{lift.BEGIN}[^{lift.END}]*{lift.END}|[A-Za-z0-9_-]+|.", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -28,36 +26,45 @@ class OwnNames:
 
 @dataclass(frozen=True)
 class Merged:
-    """A lifted text for all hosts. `values` are each host's variables in it, except its own names."""
+    """A lifted text for all hosts. `values` are each host's variables in it, except its own names.
+
+    `sized` are those that depend on the CPUs or the memory of the host.
+    """
 
     text: str
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     is_branched: bool = False
+    sized: Sequence[str] = ()
 
 
 def merge(name: str, texts: Mapping[str, str], own: Mapping[str, OwnNames]) -> Merged:
     """One text for the hosts. `name` begins the names of its variables."""
-    if len(set(texts.values())) == 1:
-        return Merged(next(iter(texts.values())))
-    tokens = {host: TOKEN.findall(text) for host, text in texts.items()}
+    first = next(iter(texts.values()))
+    if len(set(texts.values())) == 1 and not lift.SIZED_MARK.search(first):
+        return Merged(first)
+    tokens = {host: lift.TOKEN.findall(text) for host, text in texts.items()}
     if len({len(found) for found in tokens.values()}) > 1:
         return Merged(_branched(texts), is_branched=True)
     parts: list[str] = []
     values: dict[str, dict[str, str]] = {host: {} for host in texts}
-    for column in zip(*tokens.values()):
+    sized: list[str] = []
+    for marked in zip(*tokens.values()):
+        column = [lift.SIZED_MARK.sub(r"\1", word) for word in marked]
+        is_sized = column != list(marked)
         words = dict(zip(texts, column))
-        if len(set(column)) == 1:
+        if len(set(column)) == 1 and not is_sized:
             parts.append(column[0])
-        elif (common := _own(words, own)) is not None:
+        elif not is_sized and (common := _own(words, own)) is not None:
             parts.append(common)
         elif any(lift.BEGIN in word or not word.strip() for word in column):
             return Merged(_branched(texts), is_branched=True)
         else:
             variable = lift.variable(name, str(1 + len(next(iter(values.values())))))
             parts.append(f"{lift.BEGIN}{variable}{lift.END}")
+            sized += [variable] if is_sized else []
             for host, word in words.items():
                 values[host][variable] = word
-    return Merged("".join(parts), values if any(values.values()) else {})
+    return Merged("".join(parts), values if any(values.values()) else {}, sized=sized)
 
 
 def _own(words: Mapping[str, str], own: Mapping[str, OwnNames]) -> str | None:

@@ -11,8 +11,8 @@ from typing import Callable
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment import formats
-from kolla_mesos_start.operator.kolla_ansible import containers as sorting
 from kolla_mesos_start.operator.kolla_ansible import (
+    clusters,
     emit,
     facts,
     graph,
@@ -22,6 +22,7 @@ from kolla_mesos_start.operator.kolla_ansible import (
     recording,
     stand_ins,
 )
+from kolla_mesos_start.operator.kolla_ansible import containers as sorting
 from kolla_mesos_start.operator.kolla_ansible.containers import Containers
 from kolla_mesos_start.operator.kolla_ansible.emit import Emitted, Imported, Names
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
@@ -30,6 +31,10 @@ from kolla_mesos_start.operator.kolla_ansible.lift import Unlifted
 from kolla_mesos_start.operator.kolla_ansible.recording import Request, Task
 from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+
+# Actions of kolla-ansible that can be recorded.
+DEPLOY, UPGRADE = "deploy", "upgrade"
+ACTIONS = (DEPLOY, UPGRADE)
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,8 @@ def record(
     return first, second
 
 
-def look(request: Request, facts_path: Path | None) -> Site:
-    """Read the configuration and the facts. Raises BadUsage."""
+def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
+    """Read the configuration and the facts. Raises BadUsage, also for settings that are not supported."""
     config = request.config
     with tempfile.TemporaryDirectory(prefix="kolla-import-") as name:
         groups = recording.inventory(request.environment, request.inventory, Path(name))
@@ -86,6 +91,9 @@ def look(request: Request, facts_path: Path | None) -> Site:
     except BadDefinition as error:
         raise BadUsage(f"{config}: {'; '.join(error.issues)}") from error
     merged = {name: value for each in settings for name, value in each.items()}
+    unsupported = table.unsupported_settings(merged)
+    if unsupported:
+        raise BadUsage(f"{config / 'globals.yml'}: {'; '.join(unsupported)}")
     return Site(
         facts.read(facts_path, groups["all"]),
         stand_ins.virtual_addresses(merged),
@@ -104,6 +112,7 @@ def make(
     table: Rules,
     release: str,
     zookeeper: str | None,
+    action: str = DEPLOY,
 ) -> Outcome:
     """The directory that two recordings become. Pure."""
     first, second = recorded
@@ -112,38 +121,40 @@ def make(
     lifted, unlifted = lift.lift(first, second, (lift.Lifter(used[0], names), lift.Lifter(used[1], names)))
     dropped = [str(row["match"]) for row in table.dropped]
     inside = [str(row["match"]) for row in table.inside]
-    raw = sorting.sort(first, recording.CONFIG_DIRECTORY, dropped, inside)
-    found = sorting.sort(lifted, recording.CONFIG_DIRECTORY, dropped, inside)
-    derived = graph.derive(raw, table, places_of(site, used[0]))
+    is_upgrade = action == UPGRADE
+    sorted_first, sorted_lifted = (
+        sorting.sort(tasks, recording.CONFIG_DIRECTORY, dropped, inside, is_upgrade=is_upgrade)
+        for tasks in (first, lifted)
+    )
+    raw, _ = clusters.adapt(sorted_first, table)
+    found, of_clusters = clusters.adapt(sorted_lifted, table)
+    derived = graph.derive(raw, table, places_of(site, used[0]), is_upgrade=is_upgrade)
     values = {name: real for real, name in names.items()}
     own, own_values = own_names(site, names)
     secrets = stand_ins.kinds(site.passwords)
     refused: list[str] = []
     for each in unlifted:
         where = f"{each.what}:{each.line}" if each.line else each.what
-        refused.append(f"{each.host}: {where} holds a value made from a secret or an address")
+        refused.append(
+            f"{each.host}: {where} holds a value made from a secret, an address, or the size of the host"
+        )
     known = Names(values, secrets, own, own_values)
     real = {stand_in: address for address, stand_in in used[0].addresses.items()}
     warnings = [
         f"{each.name}: the step waits for nothing: is a row in `needs` of --overrides missing?"
         for each in graph.without_needs(derived, found, table)
     ]
-    emitted = emit.emit(Imported(found, derived, known, table, release, zookeeper, refused, real, warnings))
-    against = graph.against_order(derived, found)
-    clusters = _unsupported_clusters(found, table)
+    emitted = emit.emit(
+        Imported(
+            found, derived, known, table, release, zookeeper, action, refused, real, warnings, of_clusters
+        )
+    )
+    against = graph.against_order(derived, found, is_upgrade=is_upgrade)
     unresolved = list(dict.fromkeys(each.shown(real) for each in derived.unresolved))
     cycles = graph.cycles(derived)
-    return Outcome(emitted, found, derived, unlifted, against, cycles, clusters, unresolved, warnings)
-
-
-def _unsupported_clusters(found: Containers, table: Rules) -> Sequence[str]:
-    several = {each.name: each.hosts for each in found.daemons.values() if len(each.hosts) > 1}
-    return [
-        f"{name} on {', '.join(hosts)} is a cluster, and can't be imported as one yet: {instead}"
-        for name, hosts in several.items()
-        for instead in [table.cluster(name)]
-        if instead
-    ]
+    return Outcome(
+        emitted, found, derived, unlifted, against, cycles, of_clusters.issues, unresolved, warnings
+    )
 
 
 def address_names(site: Site) -> Mapping[str, str]:

@@ -1,8 +1,9 @@
 """Puts variables where two recordings with different stand-ins have different values.
 
 What lives here: texts. A lifted text has each stand-in replaced by a mark, which holds the expression of a
-template; `template` makes the template. A difference that is no stand-in, nor one in a known encoding, is
-reported: its value would be that of a stand-in.
+template; `template` makes the template. A number that is less in the second recording depends on the CPUs or
+the memory of its host, and gets a mark too: `hosts` gives each host its own. Any other difference that is no
+stand-in, nor one in a known encoding, is reported: its value would be that of a stand-in.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 BEGIN, END = "\ue000", "\ue001"  # for private use: no configuration has them
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 STATEMENT = "%"  # begins a mark that is a statement of a template, and no expression
+SIZED = "#"  # begins a mark that is the value of this host, and no expression
+SIZED_MARK = re.compile(f"{BEGIN}{SIZED}([^{END}]*){END}")
+# A mark, a word as host names have it, or one other character.
+TOKEN = re.compile(f"{BEGIN}[^{END}]*{END}|[A-Za-z0-9_-]+|.", re.DOTALL)
 BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 # A brace at the end would join those of the next tag.
 TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{\Z|\r")
@@ -94,7 +99,7 @@ def _operands(marked: str) -> Iterator[str]:
 def expressions(lifted: object) -> Iterator[str]:
     """The expressions of the marks in a value, and in what it contains."""
     if isinstance(lifted, str):
-        yield from MARK.findall(lifted)
+        yield from (each for each in MARK.findall(lifted) if not each.startswith(SIZED))
     elif isinstance(lifted, Mapping):
         for key, value in lifted.items():
             yield from expressions(key)
@@ -109,6 +114,7 @@ def template(lifted: str) -> str:
 
     A text without marks is its own template only if nothing in it looks like one: see `is_template`.
     """
+    lifted = SIZED_MARK.sub(r"\1", lifted)
     if not is_template(lifted):
         return lifted
     parts = MARK.split(lifted)
@@ -171,18 +177,47 @@ def _lifted(one: Task, other: Task | None, lifters: tuple[Lifter, Lifter]) -> tu
     else:
         found = []
     args = lifters[0].arguments(one.args)
-    if other is not one and args != lifters[1].arguments(other.args):
-        found.append(Unlifted(one.host, f"arguments of {one.name!r}", 0))
+    if other is not one:
+        args, is_explained = _sized(args, lifters[1].arguments(other.args))
+        if not is_explained:
+            found.append(Unlifted(one.host, f"arguments of {one.name!r}", 0))
     content = one.content
     if one.content is not None:
         text, again = _decoded(one.content), _decoded(other.content)
         if text is not None and again is not None:
-            marked = lifters[0].text(text)
-            content = marked.encode()
-            found += _differences(one, marked, lifters[1].text(again)) if other is not one else []
+            marked, marked_again = lifters[0].text(text), lifters[1].text(again)
+            sized, is_explained = _sized(marked, marked_again)
+            content = str(sized).encode()
+            found += [] if is_explained or other is one else _differences(one, marked, marked_again)
         elif one.content != other.content:
             found.append(Unlifted(one.host, one.dest or "", 0))
     return replace(one, args=args, content=content), found
+
+
+def _sized(one: Any, other: Any) -> tuple[Any, bool]:
+    """The first value with marks where it depends on the size of the host, and whether only that differs."""
+    if one == other:
+        return one, True
+    if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
+        pairs = {key: _sized(value, other[key]) for key, value in one.items()}
+        return {key: value for key, (value, _) in pairs.items()}, all(same for _, same in pairs.values())
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        each = [_sized(*values) for values in zip(one, other)]
+        return [value for value, _ in each], all(same for _, same in each)
+    tokens, others = TOKEN.findall(str(one)), TOKEN.findall(str(other))
+    if len(tokens) != len(others) or isinstance(one, (bool, type(None))):
+        return one, False
+    if not all(left == right or _is_less(right, left) for left, right in zip(tokens, others)):
+        return one, False
+    pieces = (left if left == right else _mark(f"{SIZED}{left}") for left, right in zip(tokens, others))
+    return "".join(pieces), True
+
+
+def _is_less(word: str, than: str) -> bool:
+    """Whether these are the same words with a smaller number: 409M, 3276M."""
+    number, other = re.findall(r"\d+", word), re.findall(r"\d+", than)
+    is_same = re.sub(r"\d+", "0", word) == re.sub(r"\d+", "0", than) and BEGIN not in word
+    return is_same and len(number) == 1 and int(number[0]) < int(other[0])
 
 
 def _decoded(content: bytes | None) -> str | None:

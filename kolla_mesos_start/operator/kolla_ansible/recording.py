@@ -6,11 +6,12 @@ Ansible is a process of its own, with its own directories and without the operat
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -111,7 +112,16 @@ def run(
     if process.returncode:
         last = (directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
         raise CannotRecord(f"ansible-playbook ended with status {process.returncode}: {last[-1500:]}")
-    return list(read(directory / "trace"))
+    return ordered(read(directory / "trace"), list(stand_ins.facts))
+
+
+def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
+    """The tasks in the same order in each recording: ansible runs a task on all hosts side by side."""
+    places = {host: number for number, host in enumerate(hosts)}
+    found: list[Task] = []
+    for _, together in itertools.groupby(tasks, key=lambda task: task.place):
+        found += sorted(together, key=lambda task: places.get(task.target, len(places)))
+    return [replace(task, number=number) for number, task in enumerate(found)]
 
 
 def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[str, Sequence[str]]:

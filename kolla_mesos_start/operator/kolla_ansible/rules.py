@@ -29,7 +29,9 @@ class Rules:
     needs: Sequence[Mapping[str, Any]]
     inside: Sequence[Mapping[str, Any]]
     clusters: Sequence[Mapping[str, Any]]
-    identity: str
+    unsupported: Sequence[Mapping[str, Any]]
+    succeeds: Sequence[Mapping[str, Any]]
+    identity: Mapping[str, str]
     common_volumes: str
 
     def ports(self, daemon: str) -> Sequence[int]:
@@ -60,15 +62,27 @@ class Rules:
             text = re.sub(row["match"], row["by"], text)
         return text
 
+    def statuses(self, step: str) -> Sequence[int]:
+        """The exit statuses with which a step succeeds, as the first rule says; empty without a rule."""
+        found = (row["statuses"] for row in self.succeeds if re.fullmatch(row["name"], step))
+        return next(found, ())
+
     def ready_command(self, daemon: str) -> str | None:
         """The command that replaces the healthcheck of a daemon; None for its own."""
         found = (str(row["command"]) for row in self.ready if re.fullmatch(row["daemon"], daemon))
         return next(found, None)
 
-    def cluster(self, daemon: str) -> str | None:
-        """What to do about a daemon that is a cluster on several hosts; None: its members are independent."""
-        found = (row["instead"] for row in self.clusters if re.fullmatch(row["daemon"], daemon))
-        return next(found, None)
+    def cluster(self, daemon: str) -> Mapping[str, Any]:
+        """The row of a daemon that is a cluster on several hosts; empty if its members are independent."""
+        return next((row for row in self.clusters if re.fullmatch(row["daemon"], daemon)), {})
+
+    def unsupported_settings(self, settings: Mapping[str, object]) -> Sequence[str]:
+        """What can't be imported with these settings of globals.yml, and what to do."""
+        return [
+            str(row["instead"])
+            for row in self.unsupported
+            if all(re.fullmatch(value, str(settings.get(key, ""))) for key, value in row["settings"].items())
+        ]
 
     def is_ignored(self, daemon: str) -> bool:
         """Whether the addresses in a daemon's configuration are no dependencies."""

@@ -46,7 +46,10 @@ class StandIns:
 def make(
     run: int, passwords: Mapping[str, Any], facts: Mapping[str, HostFacts], virtual: Mapping[str, str]
 ) -> StandIns:
-    """The stand-ins of recording 0 or 1. `virtual` are the virtual addresses by their variables."""
+    """The stand-ins of recording 0 or 1. `virtual` are the virtual addresses by their variables.
+
+    In recording 1, each host has the smallest size, which shows what depends on it.
+    """
     network = ipaddress.IPv4Network(NETWORKS[run])
     real = dict.fromkeys(address for host in facts.values() for address in host.interfaces.values())
     real.update(dict.fromkeys(virtual.values()))
@@ -56,7 +59,10 @@ def make(
         given,
         flattened(given),
         addresses,
-        {host: each.with_addresses(addresses) for host, each in facts.items()},
+        {
+            host: (each.as_smallest() if run else each).with_addresses(addresses)
+            for host, each in facts.items()
+        },
         {name: addresses[address] for name, address in virtual.items()},
     )
 

@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
         for dest, data in contents.items() or {None: None}.items():
             file = {} if dest is None else {"dest": dest, "content": base64.b64encode(data).decode()}
             self._write({**entry, **file})
-        return self._answer(module, entry["role"], args)
+        return self._answer(module, entry["role"], task_vars.get("kolla_action"), args)
 
     def _facts(self, host):
         with open(os.path.join(DIRECTORY, "facts.json"), encoding="utf-8") as file:
@@ -81,13 +81,11 @@ class ActionModule(ActionBase):
             fcntl.flock(trace, fcntl.LOCK_EX)
             trace.write(line.encode())
 
-    def _answer(self, module, role, args):
+    def _answer(self, module, role, action, args):
         with open(os.path.join(DIRECTORY, "answers.json"), encoding="utf-8") as file:
             answers = json.load(file)
-        text = json.dumps(args, default=str, sort_keys=True)
         for each in answers:
-            fits = each["module"] == module and each.get("role") in (None, role)
-            if fits and re.search(each.get("match", ""), text, re.DOTALL) and self._is_after(each):
+            if _fits(each, module, role, action, args) and self._is_after(each):
                 answer = {**each["answer"], **self._for_each_host(each.get("for_each_host"))}
                 # Callers such as merge_configs read `invocation`.
                 return {"changed": True, "invocation": {"module_args": args}, **answer}
@@ -103,15 +101,14 @@ class ActionModule(ActionBase):
         with open(os.path.join(DIRECTORY, "trace"), encoding="utf-8") as trace:
             return any(row["after"] in line for line in trace)
 
-    def _for_each_host(self, columns):
-        """Output in JSON with a row for each host, from its facts."""
-        if not columns:
+    def _for_each_host(self, rows):
+        """Output in JSON with these rows for each host, made of its facts."""
+        if not rows:
             return {}
         with open(os.path.join(DIRECTORY, "facts.json"), encoding="utf-8") as file:
             hosts = json.load(file).values()
-        return {
-            "stdout": json.dumps([{name: host[fact] for name, fact in columns.items()} for host in hosts])
-        }
+        filled = [{name: text.format(**host) for name, text in row.items()} for row in rows for host in hosts]
+        return {"stdout": json.dumps(filled)}
 
     def _contents(self, args):
         """The bytes of each file that `copy` would write, by its path."""
@@ -167,11 +164,12 @@ class ActionModule(ActionBase):
 
     def _local_command(self, args):
         """A computation without side effects, if answers.yml lists it."""
-        text = args.get("_raw_params") or " ".join(args.get("argv") or ())
+        text = _command_line(args)
         with open(os.path.join(DIRECTORY, "computations.json"), encoding="utf-8") as file:
-            allowed = any(re.fullmatch(each["match"], text.strip()) for each in json.load(file))
+            allowed = any(re.fullmatch(each["match"], text) for each in json.load(file))
         if not allowed:
-            return {"failed": True, "msg": "this command would run on this machine: the import runs none"}
+            why = "this command would run on this machine: the import runs none"
+            return {"failed": True, "msg": f"{why}. If it makes a file, make it first: {text}"}
         # Without a shell: what follows a `;` would run outside of the namespaces.
         words = [*ISOLATED, *(args.get("argv") or shlex.split(text))]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
@@ -184,6 +182,31 @@ class ActionModule(ActionBase):
             "stderr": done.stderr,
             **failed,
         }
+
+
+def _fits(row, module, role, action, args):
+    """Whether a row of answers.yml is for this task."""
+    if (
+        row["module"] != module
+        or row.get("role") not in (None, role)
+        or row.get("action") not in (None, action)
+    ):
+        return False
+    if module in ("command", "shell"):
+        args = {**args, "command": _command_line(args)}
+    wanted = row.get("args", {}).items()
+    return all(re.fullmatch(pattern, _argument(args, path), re.DOTALL) for path, pattern in wanted)
+
+
+def _argument(args, path):
+    """The text of an argument; empty if the task does not have it."""
+    for key in path.split("."):
+        args = args.get(key) if isinstance(args, dict) else None
+    return "" if args is None else str(args).strip()
+
+
+def _command_line(args):
+    return (args.get("_raw_params") or args.get("cmd") or " ".join(args.get("argv") or ())).strip()
 
 
 def _listed(value):
