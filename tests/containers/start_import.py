@@ -3,31 +3,35 @@
 It takes minutes of processor time for the images and the recording, and runs by hand only, as root::
 
     .venv/bin/python -m tests.containers.start_import
+    .venv/bin/python -m tests.containers.start_import --adopt
+
+With --adopt, ZooKeeper then forgets everything, as if kolla-ansible had started the containers: all steps are
+adopted, and a generated container replaces each of them, over the same volumes. The token has to stay valid.
 
 The quadlets are what `kolla_mesos_ctl manifests` makes. Differences from a real host: images from this
-machine, no systemd, lower limits of open files, named volumes of podman in place of directories that an
-operator creates, and no /dev and /run of the host in kolla_toolbox.
+machine, no systemd, lower limits of open files, and no /dev and /run of the host in kolla_toolbox.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.manifests.model import shared_place
 from tests import CHECKOUT
 from tests.containers.imported import ImportedImages
 from tests.containers.podman import Container, Podman
-from tests.containers.test_quadlet import WITHOUT_SYSTEMD, generated, quadlet_generator
-from tests.examples.keystone import issue_token
+from tests.containers.test_quadlet import WITHOUT_SYSTEMD, Unit, generated, quadlet_generator
+from tests.examples.keystone import issue_token, validate_token
 from tests.kolla_ansible import sites
 from tests.kolla_ansible.installed import environment
 from tests.waiting import eventually
@@ -54,29 +58,49 @@ haproxy_max_connections: 4000
 FACTS = f"hosts:\n  {HOST}: {{address: {ADDRESS}, interface: lo, cpus: 2, memory: 4096}}\n"
 LIMITS = {"nofile": "16384:16384", "nproc": "1000:1000"}
 OF_HOST = ("/dev", "/run")
+URL = f"http://{VIRTUAL}:5000/v3"
+# In an order in which each has what it needs.
+DAEMONS = ("mariadb", "memcached", "kolla-toolbox", "keystone-ssh", "keystone-fernet", "keystone", "haproxy")
 
 
 def main() -> int:
     """Print how long it took until a token was issued, and how each container ended if it has."""
+    parser = argparse.ArgumentParser(prog="tests.containers.start_import", description=__doc__)
+    parser.add_argument(
+        "--adopt", action="store_true", help="replace the containers as those of kolla-ansible"
+    )
+    options = parser.parse_args()
     cache = CHECKOUT / ".cache"
     images = ImportedImages(cache, print)
     images.make()
     with tempfile.TemporaryDirectory(prefix="import-") as name:
         place = Path(name)
         config, site = imported(place)
-        server, podman = Server(place / "zookeeper"), Podman(place / "podman", images.store)
-        server.start()
+        podman, secrets = Podman(place / "podman", images.store), config / "passwords.yml"
+        password = yaml.safe_load(secrets.read_text())["keystone_admin_password"]
+        adapt(site / "launch.yml", images)
         try:
-            adapt(site / "launch.yml", images, server.hosts)
-            words = [str(site), "--deployment", "site"]
-            secrets = str(config / "passwords.yml")
-            cli.run(["publish", *words, "--hosts", server.hosts, "--secrets", secrets])
-            cli.run(["manifests", "quadlet", *words, "--output", str(place / "made")])
-            password = yaml.safe_load(Path(secrets).read_text())["keystone_admin_password"]
-            return start(podman, place, password)
+            with Server(place / "zookeeper") as server:
+                status = start(podman, published(site, secrets, server), place, password)
+            if status or not options.adopt:
+                return status
+            with Server(place / "empty") as server:
+                units = published(site, secrets, server)
+                words = ("adopt", "--list", str(site / "adopt.txt"), "--deployment", "site")
+                cli.run([*words, "--hosts", server.hosts])
+                return replace(podman, units, place, password)
         finally:
             podman.end()
-            server.kill()
+
+
+def published(site: Path, secrets: Path, server: Server) -> Mapping[str, Unit]:
+    """Publish the directory; the units of the host."""
+    words = [str(site), "--deployment", "site", "--secrets", str(secrets)]
+    launch: dict[str, Any] = yaml.safe_load((site / "launch.yml").read_text())
+    (site / "launch.yml").write_text(yaml.safe_dump({**launch, "zookeeper": server.hosts}))
+    cli.run(["publish", *words, "--hosts", server.hosts])
+    cli.run(["manifests", "quadlet", *words, "--output", str(site.parent / "made")])
+    return generated(quadlet_generator(), site.parent / "made" / HOST)
 
 
 def imported(place: Path) -> tuple[Path, Path]:
@@ -88,14 +112,15 @@ def imported(place: Path) -> tuple[Path, Path]:
     (config / "facts.yml").write_text(FACTS)
     tool = (sys.executable, CHECKOUT / "bin" / "kolla_mesos_ctl", "import", "kolla-ansible")
     where = ("--config", config, "--inventory", config / "inventory", "--facts", config / "facts.yml")
-    subprocess.run((*tool, "--ansible", venv, *where, "--tags", TAGS, "--output", site), check=True)
+    subprocess.run(
+        (*tool, "--ansible", venv, *where, "--tags", TAGS, "--output", site, "--adopt"), check=True
+    )
     return config, site
 
 
-def adapt(launch: Path, images: ImportedImages, zookeeper: str) -> None:
+def adapt(launch: Path, images: ImportedImages) -> None:
     """Use the images and the limits of this machine."""
     content: dict[str, Any] = yaml.safe_load(launch.read_text())
-    content["zookeeper"] = zookeeper
     content["defaults"]["env"] = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
     for service in content["services"].values():
         service["image"] = images.closed(service["image"].rpartition("/")[2].partition(":")[0])
@@ -106,43 +131,79 @@ def adapt(launch: Path, images: ImportedImages, zookeeper: str) -> None:
     launch.write_text(yaml.safe_dump(content))
 
 
-def start(podman: Podman, place: Path, password: str) -> int:
+def start(podman: Podman, units: Mapping[str, Unit], place: Path, password: str) -> int:
     """Start all units of the host, in the order of their names."""
-    quadlets = place / "made" / HOST
-    for path in quadlets.iterdir():
-        # A named volume begins with the content and the owner that the image has there.
-        path.write_text(path.read_text().replace(shared_place("site", ""), ""))
-    containers: dict[str, Container] = {}
     begun = time.monotonic()
-    for name, unit in generated(quadlet_generator(), quadlets).items():
-        _, *argv = unit.argv(place)
-        podman(*(word for word in argv if word not in (*WITHOUT_SYSTEMD, "--rm")))
-        containers[name] = Container(podman, name)
+    containers = {name: started(podman, unit, place) for name, unit in units.items()}
     try:
-        url = f"http://{VIRTUAL}:5000/v3"
-        eventually(lambda: _has_token(url, password), "Keystone issues a token", seconds=300, every=0.5)
+        eventually(lambda: _has_token(password), "Keystone issues a token", seconds=300, every=0.5)
         print(f"a token after {time.monotonic() - begun:.1f} s")
-        eventually(lambda: _are_settled(containers), "all steps have ended", seconds=120, every=0.5)
-        failed = [name for name, each in containers.items() if not each.running and each.status]
-        print(f"{len(containers)} containers; failed: {', '.join(failed) or 'none'}")
-        return 1 if failed else 0
+        return settled(containers) if _ran(containers) else 1
     except BaseException:
         for name, container in containers.items():
             print(f"--- {name}: {container.said}")
         raise
 
 
-def _has_token(url: str, password: str) -> bool:
+def started(podman: Podman, unit: Unit, place: Path) -> Container:
+    """Start what systemd would start."""
+    _, *argv = unit.argv(place)
+    # The id of the container before is in a file, which podman refuses to replace.
+    unused = (*WITHOUT_SYSTEMD, "--rm", f"--cidfile={place}/{unit.name}.cid")
+    podman(*(word for word in argv if word not in unused))
+    return Container(podman, unit.name)
+
+
+def settled(containers: Mapping[str, Container]) -> int:
+    """Wait until each step has ended; 1 if any container has failed."""
+    steps = [each for name, each in containers.items() if name not in map(_unit_name, DAEMONS)]
+    eventually(lambda: not any(each.running for each in steps), "all steps end", seconds=120, every=0.5)
+    failed = [name for name, each in containers.items() if not each.running and each.status]
+    print(f"{len(containers)} containers; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+def replace(podman: Podman, units: Mapping[str, Unit], place: Path, password: str) -> int:
+    """Replace the running containers one by one, then start the steps, of which none may run."""
+    token = issue_token(URL, password)
+    containers: dict[str, Container] = {}
+    daemons = [_unit_name(each) for each in DAEMONS]
+    for name in (*daemons, *(each for each in units if each not in daemons)):
+        before = Container(podman, name)
+        if name in daemons:
+            before.stop()
+        podman("rm", name)
+        containers[name] = started(podman, units[name], place)
+        if name in daemons:
+            begun = time.monotonic()
+            eventually(partial(_is_ready, containers[name]), f"{name} is ready", seconds=120, every=0.5)
+            print(f"replaced {name}: ready after {time.monotonic() - begun:.1f} s")
+    status = settled(containers)
+    user = validate_token(URL, token)["user"]["name"]
+    print(f"the token of before is valid, for {user}; a new one is issued: {_has_token(password)}")
+    return 1 if _ran(containers) else status
+
+
+def _unit_name(daemon: str) -> str:
+    return f"site_{daemon}"
+
+
+def _is_ready(container: Container) -> bool:
+    return container.exec("kolla_mesos_start", "health", "--ready").returncode == 0
+
+
+def _ran(containers: Mapping[str, Container]) -> list[str]:
+    """The containers whose agent has started a one-time command."""
+    found = [name for name, each in containers.items() if "/run: starting" in each.said]
+    print(f"steps that ran: {', '.join(found) or 'none'}")
+    return found
+
+
+def _has_token(password: str) -> bool:
     try:
-        return bool(issue_token(url, password))
+        return bool(issue_token(URL, password))
     except OSError:
         return False
-
-
-def _are_settled(containers: Mapping[str, Container]) -> bool:
-    """Whether no container is a step that still runs."""
-    steps = [each for name, each in containers.items() if name.endswith(("exec", "toolbox-2"))]
-    return not any(each.running for each in steps)
 
 
 if __name__ == "__main__":
