@@ -90,7 +90,7 @@ class InPodman(containers.LocalContainer):
         return stage, text, 0.0
 
     def stop(self) -> int:
-        return self.real.stop()
+        return self.real.stop(60)  # uWSGI alone takes over 10 s on a busy machine.
 
     def wait(self, seconds: float = 60.0) -> int:
         return self.real.ends()

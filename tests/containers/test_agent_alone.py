@@ -124,7 +124,7 @@ def accepted(cloud: Cloud, host: str) -> bool:
 
 
 def test_each_container_stops_cleanly(cloud: Cloud, measured: list[str]) -> None:
-    """podman stop: the daemon's own exit status, and no instance stays. After 10 s podman would kill it.
+    """podman stop: the daemon's own exit status, and no instance stays. After a minute podman would kill it.
 
     With two cores for them alone it takes 1.2 s for each Keystone, and half of that for the others. The
     difference is uWSGI's own: its master takes 1 s to find that its workers have ended, agent or no agent.
