@@ -1,7 +1,7 @@
 """Attacks on a deployment with an acl.yml, and their outcome: rows of docs/guide/secure.rst.
 
-What lives here: the table. It is tried out on real deployments by `integration/test_attacks_on_znodes.py`,
-and compared with docs/guide/secure.rst by `test_docs.py`.
+`integration/test_attacks_on_znodes.py` tries the attacks on real deployments, and `test_docs.py` compares the
+table with docs/guide/secure.rst.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# The attacker is a service, `web`, or a stranger, to whom the plan gives nothing.
+# The attacker is a service, `web`, or a stranger, without any right in the plan.
 DB, TASK, WEB = "infra/db/db", "app/task", "app/web/web"
 SERVICE, STRANGER = "web", "stranger"
 

@@ -1,6 +1,6 @@
 """The documents as docutils reads them, as GitHub and PyPI do: their blocks, tables and names.
 
-What lives here: reading. What is true of what is read, the tests say.
+This module only reads; the tests compare.
 """
 
 from __future__ import annotations

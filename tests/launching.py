@@ -1,6 +1,6 @@
 """Keystone of `etc/examples/keystone`, to be started on this machine from generated manifests.
 
-What lives here: its directory, with the images under test and the values of this machine.
+Makes its directory, with the images under test and the values of this machine.
 """
 
 from __future__ import annotations

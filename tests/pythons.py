@@ -1,6 +1,6 @@
 """The Pythons of this machine, and for each an environment with the lowest versions that setup.py allows.
 
-What lives here: finding and installing. What is run there is up to the tests.
+Finds the Pythons and installs the environments. The tests choose the programs to run.
 """
 
 from __future__ import annotations

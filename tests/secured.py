@@ -1,14 +1,14 @@
-"""A secured ensemble: three servers that talk to nobody, nor to each other, but under TLS.
+"""A secured ensemble: three servers that accept only TLS, from clients and from each other.
 
-What lives here: who has which certificate, and what can be done to certificates and sessions. Everybody
-is known by the subject of a certificate, and whoever has none can't connect.
+Issues and replaces certificates, and expires sessions. A client is identified by the subject of its
+certificate; without a certificate it can't connect.
 
     with Secured(directory) as secured:
-        secured.hosts                         as KOLLA_ZK_HOSTS wants it
+        secured.hosts                         the value of KOLLA_ZK_HOSTS
         secured.environment("db")             the variables with the certificate of CN=db, which is made
-        secured.identity("db")                "x509:CN=db", as acl.yml wants it
+        secured.identity("db")                "x509:CN=db", the same in acl.yml
         secured.authority.issue("db")         another certificate and key in the same files
-        secured.leader.kill(); secured.mend() and what else an Ensemble can
+        secured.leader.kill(); secured.mend() and other methods of Ensemble
         secured.expire(session)
 """
 

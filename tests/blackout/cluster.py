@@ -1,6 +1,6 @@
-"""Three controllers with real agents and real MariaDB servers, and what can be done to them.
+"""Three controllers with real agents and real MariaDB servers.
 
-What lives here: starting, killing, cutting and asking. Which of it happens is in `drill.py`.
+Starts, kills, disconnects and queries them. `drill.py` chooses the events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Blackouts of a whole cluster: an event, the recovery without help, and a check of the tables on all hosts.
 
-What lives here: the events, and the checker. The seed decides what is done and when, not what the processes
-make of it.
+This module has the events and the checker. The seed decides which event comes when; how the processes react
+can differ between two runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Members of a Galera cluster: the files of etc/examples/galera, and what can be asked of them.
+"""Members of a Galera cluster, with the files of etc/examples/galera.
 
-What lives here: one member, started by hand as an agent would start it. `cluster.py` has members with agents.
+Each member is started as an agent would start it. `cluster.py` has members with agents.
 """
 
 from __future__ import annotations

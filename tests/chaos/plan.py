@@ -1,7 +1,6 @@
-"""What is to happen in a chaos run: all of it follows from the seed.
+"""The plan of a chaos run, which depends on the seed only.
 
-What lives here: dice. What becomes of it is not the same in each run: that is for the processes
-and the servers to decide.
+The outcome can differ between two runs of one plan, because processes and servers are not deterministic.
 """
 
 from __future__ import annotations

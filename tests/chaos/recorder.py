@@ -1,8 +1,8 @@
-"""Writes down when the commands and daemons of a chaos run begin, are done, and are gone.
+"""Records when the commands and daemons of a chaos run begin, finish, and are gone.
 
-What lives here: one socket and one thread. Whoever begins connects, and waits for an answer;
-before it is given, all that the kernel has already said is taken in. So if one had ended before
-another could begin, that is how they stand here, however late this thread comes to it.
+There is one socket and one thread. A program that begins connects and waits for an answer. The thread reads
+all pending events before it answers, so the record has the true order of an end and the beginning after it,
+even if the thread is late.
 """
 
 from __future__ import annotations

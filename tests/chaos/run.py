@@ -1,7 +1,7 @@
-"""One chaos run: containers with a launcher that restarts them, and faults that come as planned.
+"""One chaos run: containers with a launcher that restarts them, and planned faults.
 
-What lives here: the processes, and what is done to them. What is to be done is `plan`'s, what the
-commands do is written down by `recorder`, and whether that was right is concluded in `checker`.
+`plan` chooses the faults, `recorder` records what the commands do, and `checker` decides whether that was
+correct. This module starts the processes and injects the faults.
 """
 
 from __future__ import annotations

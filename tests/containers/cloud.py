@@ -1,7 +1,7 @@
 """The Keystone example in real containers: the same definitions, and a podman container for each stand-in.
 
-What lives here: what differs from `tests/examples/keystone.py`, whose containers are mere processes: images,
-their users, volumes. What must hold is in the tests.
+Adds images, users and volumes to `tests/examples/keystone.py`, whose containers are processes. The tests
+have the assertions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pods of etc/kubernetes in podman, which does what a kubelet does with them.
 
-What lives here: what a cluster adds to a manifest before a node runs it, and what podman unmet. Nothing else
-of a manifest is changed: `PLACES` names all that is, besides the site's values in the ConfigMap `kolla`.
+Adds to a manifest what a cluster adds before a node runs it, and replaces what podman does not support.
+`PLACES` lists all changes, except for the site's values in the ConfigMap `kolla`.
 """
 
 from __future__ import annotations

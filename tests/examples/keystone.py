@@ -4,8 +4,8 @@
     ctl-2   memcached   keystone-api
     ctl-3   keystone_tasks (ends by itself)   keystone-api
 
-What lives here: the values that depend on this machine (ports, users, passwords), the directories
-that an image or a volume would bring, and the requests to Keystone.
+Has the values that depend on this machine (ports, users, passwords), the directories that an image or a
+volume would contain, and the requests to Keystone.
 """
 
 from __future__ import annotations

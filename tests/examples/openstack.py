@@ -1,7 +1,6 @@
 """The real programs of OpenStack's examples: Debian's servers, and OpenStack from PyPI.
 
-What lives here: installing them. Only agents start any of them, so a package's own service must not
-start either.
+Installs the programs. Only agents start them, so the service of a Debian package must not start either.
 """
 
 from __future__ import annotations

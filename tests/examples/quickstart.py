@@ -1,7 +1,6 @@
 """`bin/quickstart --keystone` and `--openstack`: what they need before `kolla_mesos_ctl up` can run them.
 
-What lives here: installing the programs, and the values of this machine. The PATH of the programs is printed,
-for the shell.
+Installs the programs, and has the values of this machine. Prints the PATH of the programs, for the shell.
 """
 
 from __future__ import annotations

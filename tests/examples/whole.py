@@ -1,6 +1,6 @@
 """The deployment of a whole OpenStack, `etc/openstack`, as it can be run on this machine.
 
-What lives here: a copy of it with the values of this machine, and a first server.
+Copies it with the values of this machine, and boots a first server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The deployment under test: the Keystone example on this machine, and what the tests ask of it.
 
-What lives here: counting what runs, and asking. How it is made and started is in
-`tests/examples/keystone.py`, which `bin/quickstart` uses too. What must hold is in the tests.
+Counts the runs of commands, and sends requests. `tests/examples/keystone.py`, which `bin/quickstart` also
+uses, creates and starts the deployment. The tests have the assertions.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
     ctl-3     keystone_tasks, keystone_keys (tasks)   keystone-api
     admin-1   keystone_upgrade (a task)
 
-What lives here: which release a container's image would hold, the clients, and asking. What must hold is in
-the test.
+Chooses the release that each container runs, and has the clients. The test has the assertions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Valid inputs changed at random, tried at a border, and counted.
+"""Changes valid inputs at random, gives them to a parser, and counts the outcomes.
 
-What lives here: the changes, and what counts as a defect. What is valid at a border, and what is tried there,
-is the business of each test.
+This module has the changes and the definition of a defect. Each test has its valid inputs and its parser.
 """
 
 from __future__ import annotations

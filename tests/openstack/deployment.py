@@ -1,6 +1,6 @@
 """The deployment `etc/openstack` under test: its containers, what its one-time commands ran, and its API.
 
-What lives here: making it, and asking. What must hold is in the tests.
+Creates the deployment and sends requests. The tests have the assertions.
 """
 
 from __future__ import annotations

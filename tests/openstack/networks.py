@@ -1,6 +1,6 @@
-"""Hosts with addresses of their own: network namespaces, joined by a switch, each with an interface `eth0`.
+"""Hosts with their own addresses: network namespaces, connected by a switch, each with an interface `eth0`.
 
-What lives here: making them, starting processes in them, and the one way out, to ZooKeeper. Needs root.
+Creates them, starts processes in them, and connects them to ZooKeeper only. Needs root.
 """
 
 from __future__ import annotations

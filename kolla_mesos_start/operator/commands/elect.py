@@ -1,7 +1,7 @@
 """`kolla_mesos_ctl elect`: who takes part in an election, and the operator's override of the next decision.
 
-What lives here: the questions and refusals. `live.election` reads the election, `ensemble.elections` changes
-it; who would win is decided by the agent's own `election.decide`.
+Asks for confirmation and refuses unsafe decisions. `live.election` reads the election, `ensemble.elections`
+changes it, and the agent's own `election.decide` computes the winner.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kolla_mesos_ctl remove` and `reset`: remove a service, or the records of containers.
 
-What lives here: the questions and refusals. `ensemble.removal` removes the znodes.
+Asks for confirmation and refuses unsafe removals. `ensemble.removal` removes the znodes.
 """
 
 from __future__ import annotations

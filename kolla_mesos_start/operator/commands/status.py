@@ -1,6 +1,6 @@
 """`kolla_mesos_ctl status`: the services of a deployment, and what each of their containers is doing.
 
-What lives here: rows, and fitting them into a terminal. `live.reader` reads the deployment.
+Makes the rows and fits them into the terminal. `live.reader` reads the deployment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads an operator's YAML or JSON: a definition as JSON, or variables as texts.
 
-What lives here: the common part, and the pitfalls of JSON; those of YAML are in `strict_yaml`. No key of a
-definition is known here. The value of a variable is its text as written.
+This module has the common part and the pitfalls of JSON; `strict_yaml` has those of YAML. It knows no key
+of a definition. The value of a variable is its text as written.
 """
 
 from __future__ import annotations

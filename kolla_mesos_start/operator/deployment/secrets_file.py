@@ -1,6 +1,6 @@
 """The operator's own file with the values of secrets, outside of the deployment's directory.
 
-What lives here: adding generated and published secrets to it. `source` reads it with other variables.
+Adds generated and published secrets to the file. `source` reads it with other variables.
 """
 
 from __future__ import annotations

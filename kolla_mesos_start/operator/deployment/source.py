@@ -1,6 +1,6 @@
 """Reads the deployment that a command line names: a directory, and the values that replace its own.
 
-What lives here: the arguments of all commands that take DIR, and their one read. `load` chooses the layout
+All commands that take DIR share these arguments and read DIR once. `load` chooses the layout
 (ours or kolla-mesos's), adds the values of the command line, and generates the secrets that have no value.
 """
 

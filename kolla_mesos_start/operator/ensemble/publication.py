@@ -3,8 +3,8 @@
     <deployment>/.publication                       the mark: who published last, when, has it finished
     <deployment>/.publication/<id>__lock__<number>  who is publishing, or waits to: ephemeral
 
-What lives here: the lock, the mark, and writing in transactions. What is written is decided by `publish`,
-`restore` and `variables`. Every transaction checks that the lock is still ours.
+This module has the lock, the mark, and the writes in transactions. `publish`, `restore` and `variables`
+decide what to write. Every transaction checks that the lock is still ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stand-ins for containers: each is an agent with a root directory, a local state and a log of its own.
+"""Stand-ins for containers: each is an agent with its own root directory, local state and log.
 
-File system, process ids and network are the machine's; only directories and ports are the
-container's own. Every process of a container has its run directory in its environment, by which it
-can be found, unless it has overwritten that. What lives here: starting, ending and finding them.
+They share file system, process ids and network with the machine; only directories and ports are their own.
+Every process of a container has the run directory in its environment, and is found by it, unless the process
+has overwritten its environment. This module starts, stops and finds the processes.
 """
 
 from __future__ import annotations

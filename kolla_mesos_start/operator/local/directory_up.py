@@ -1,7 +1,7 @@
 """The deployment of any directory, run on this machine to try it out.
 
-What lives here: which containers there are, what each is given, and what can be tried next. The stages,
-from ZooKeeper to the end, are those of `up`.
+Chooses the containers and their settings, and prints commands to try next. `up` has the stages, from the
+start of ZooKeeper to the end.
 """
 
 from __future__ import annotations

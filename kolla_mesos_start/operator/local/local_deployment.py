@@ -1,8 +1,7 @@
 """A deployment directory run on this machine: published, and an agent for each of its containers.
 
-What lives here: making, starting and ending the containers, and what ZooKeeper holds about them.
-Which containers there are, and the values that depend on this machine, come from a caller or a
-subclass; nothing here knows any particular deployment.
+Creates, starts and stops the containers, and reads their records in ZooKeeper. The list of containers,
+and the values that depend on this machine, come from a caller or a subclass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The logs of all containers as one stream, each line behind the name of its container.
 
-What lives here: following the files, and how a line looks. A container that is started again goes on in
-its file. How one ended is said too: an agent writes that in its last line, a daemon does not.
+Follows the log files and formats each line. A container that is restarted continues its file. The stream
+also shows how a container ended: an agent logs that in its last line, a daemon does not.
 """
 
 from __future__ import annotations

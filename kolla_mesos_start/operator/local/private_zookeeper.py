@@ -1,7 +1,7 @@
 """A private ZooKeeper server of Debian's package, on the loopback interface.
 
-What lives here: how one is configured, started and asked. It is meant for a few minutes on one
-machine: it starts quickly and is small, and its data are lost with the power.
+Configures, starts and queries the server. It is meant for a few minutes on one machine: it starts quickly
+and is small, and a power failure loses its data.
 """
 
 from __future__ import annotations

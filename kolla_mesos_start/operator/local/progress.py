@@ -1,7 +1,7 @@
-"""What each container is doing, shown while a deployment starts: which waits for what, and since when.
+"""Progress of a starting deployment: which container waits for what, and for how long.
 
-What lives here: rows, and how they are written to a terminal or a log. What a container is doing is
-what its own probes read.
+Makes the rows, and writes them to a terminal or a log. The state of a container is read from the same file
+that its own probes read.
 """
 
 from __future__ import annotations

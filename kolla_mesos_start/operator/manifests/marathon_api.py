@@ -1,7 +1,7 @@
-"""Marathon's API: requests, and what their answers mean.
+"""Marathon's API: requests and responses.
 
-What lives here: one connection for each request, tried again while nobody leads. Redirects are not followed,
-because their target would receive user and password. A response that is not Marathon's is an error.
+Each request has its own connection, and is retried while Marathon has no leader. Redirects are not followed,
+because their target would receive user and password. A response from anything but Marathon is an error.
 """
 
 from __future__ import annotations

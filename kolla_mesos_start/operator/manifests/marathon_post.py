@@ -2,8 +2,8 @@
 
     read the group -> send what differs -> wait for the deployment -> read the group again
 
-What lives here: the stages. In what an app differs is decided in `marathon`. Nothing is removed and nothing
-is forced: other apps, and concurrent deployments, belong to others.
+This module has the stages; `marathon` compares the apps. Nothing is removed or forced, because other apps
+and concurrent deployments belong to somebody else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The containers of a deployment, as every launcher has to start them.
 
-What lives here: one record for each service or task, made from its definition and `launch.yml`. What is
-wrong is found, not raised. Formats read nothing else.
+There is one record for each service or task, made from its definition and `launch.yml`. Mistakes are
+collected as findings, not raised. The formats read only these records.
 """
 
 from __future__ import annotations

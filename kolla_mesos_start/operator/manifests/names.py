@@ -1,7 +1,6 @@
-"""Names that launchers take, for services, deployments, volumes and files.
+"""Unique names for services, deployments, volumes and files that all launchers accept.
 
-What lives here: making them, so that nothing else is called the same. Each has lowercase letters, digits and
-hyphens only, which all launchers take.
+A name has lowercase letters, digits and hyphens only.
 """
 
 from __future__ import annotations

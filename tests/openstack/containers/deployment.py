@@ -1,6 +1,6 @@
-"""The deployment `etc/openstack` in containers, with its own values: podman, where the others have processes.
+"""The deployment `etc/openstack` in podman's containers, with its own values.
 
-What lives here: which image, which user and which volumes each service has. What must hold is in the test.
+Chooses the image, user and volumes of each service. The test has the assertions.
 """
 
 from __future__ import annotations
