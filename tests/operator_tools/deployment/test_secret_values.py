@@ -81,6 +81,21 @@ def test_only_used_values_of_the_file_are_kept(tmp_path: Path) -> None:
     assert (len(found.deployment.variables), left) == (6, [])
 
 
+def test_an_empty_file_is_known_to_use_nothing(tmp_path: Path) -> None:
+    """Such as Horizon's own settings, which are in each import of kolla-ansible."""
+    site = {
+        "services__a__definition_json": USING,
+        "services__a__files__conf": "",
+        "services__b__definition_json": '{"commands": {"b": {"command": "b", "files": {"settings": {}}}}}',
+        "services__b__files__settings": "",
+    }
+    file = tmp_path / "passwords.yml"
+    file.write_text("{ssh_key: K, project: P, aodh_database_password: A}\n")
+    found, left = without_unused_secrets(load(write_files(tmp_path / "site", **site), "--secrets", str(file)))
+    assert left == ["aodh_database_password"]
+    assert found.deployment.variables.keys() == {"ssh_key", "project"}
+
+
 def test_a_published_value_takes_the_place_of_one_that_is_not_generated() -> None:
     lacking = DEPLOYMENT._replace(variables={}, secrets={"ssh_key": "given"})
     generated = generate(lacking, {})

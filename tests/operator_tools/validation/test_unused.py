@@ -119,6 +119,20 @@ def test_what_may_be_used_is_none(tmp_path: Path, name: str) -> None:
     assert validate(directory.read(root)) == []
 
 
+@pytest.mark.parametrize("kind", ["a directory", "a link"])
+def test_a_file_that_cannot_be_read_may_use_everything(tmp_path: Path, kind: str) -> None:
+    root = write_files(tmp_path, **SITE)
+    file = root / "services/a/web/files/conf"
+    file.unlink()
+    if kind == "a directory":
+        file.mkdir()
+    else:
+        file.symlink_to("missing")
+    deployment, (found,) = directory.look(root)
+    assert validate(deployment) == []
+    assert f"{found.place}: {found.message}".startswith(f"services/a/web/files/conf: {kind}")
+
+
 def test_it_is_not_said_beside_an_error(tmp_path: Path) -> None:
     """It may be a consequence: of a name that is misspelt where it is used."""
     (found,) = found_in(tmp_path, services__a__web__files__conf="{{ regoin }}")
