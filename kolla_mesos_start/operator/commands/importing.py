@@ -88,6 +88,7 @@ def run(invocation: Invocation) -> int:
     options = invocation.options
     if options.adopt and options.action == importing.UPGRADE:
         raise BadUsage("the steps of --action upgrade must run: give --adopt for the release that runs now")
+    directory.check(options.output)
     found = environment.find(options.share, options.ansible)
     table = rules.read(options.overrides)
     request = Request(found, options.config.absolute(), options.inventory, options.action, options.tags)

@@ -44,6 +44,8 @@ DEFINITION = "definition"
 VARIABLES = "variables"
 SECRETS = "secrets"
 FILES = "files"
+# In `services` while `kolla_mesos_ctl import` writes the directory.
+UNFINISHED_IMPORT = "unfinished-import.json"
 # The kinds of secrets.
 PASSWORD, FERNET, UUID, GIVEN = "password", "fernet", "uuid", "given"
 KINDS = (PASSWORD, FERNET, UUID, GIVEN)
@@ -261,7 +263,9 @@ class _DirectoryPass:
     def services(self, directory: Path) -> Iterator[Service]:
         """The services below a directory. The name of a service is its path below `services`."""
         for path in self.entries(directory):
-            if not path.is_dir():
+            if path.name == UNFINISHED_IMPORT:
+                self.wrong(path, "an import was interrupted: run it again")
+            elif not path.is_dir():
                 self.wrong(path, "expected a directory, a part of a service's name")
             elif path.name in RESERVED:
                 self.wrong(path, f"no service can have {path.name} in its name")

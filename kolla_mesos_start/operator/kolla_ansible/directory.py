@@ -1,7 +1,10 @@
 """Writes an imported directory, and keeps what the operator has changed in it.
 
-`imported.json` has the digest of each file that the last import wrote. A file with another content is the
-operator's: it is named, and nothing is written.
+`imported.json` has a mark of each file and each link that the last import wrote. What has another mark was
+changed by the operator: it is named, and nothing is written.
+
+While files are written, the new record is in `services`, where it prevents a publication. An import that was
+interrupted is completed by the next one.
 """
 
 from __future__ import annotations
@@ -10,31 +13,40 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Union
 
 from kolla_mesos_start.errors import BadUsage, CannotWrite
-from kolla_mesos_start.operator.kolla_ansible.emit import Emitted
+from kolla_mesos_start.operator.deployment import formats, private_file
+from kolla_mesos_start.operator.deployment.directory import UNFINISHED_IMPORT
+from kolla_mesos_start.operator.kolla_ansible.emit import PRIVATE_KEY, Emitted
 
 RECORD = "imported.json"
+UNFINISHED = f"services/{UNFINISHED_IMPORT}"
+# The content of a file, or the text of a link.
+Content = Union[bytes, str]
+
+
+def check(directory: Path) -> None:
+    """Raise BadUsage for a directory that no import has made. One with hidden files only counts as empty."""
+    if directory.exists() and not directory.is_dir():
+        raise BadUsage(f"{directory} is not a directory: give another --output")
+    services = directory / "services"
+    is_empty = not _visible(services) and set(_visible(directory)) <= {services}
+    if not _records(directory) and not is_empty:
+        raise BadUsage(f"{directory} is not empty, and has no {RECORD} of an import: give another --output")
+    _known(directory)
 
 
 def changed(directory: Path, emitted: Emitted) -> Sequence[str]:
-    """The files that the operator has changed since the last import, and that this one would replace.
-
-    BadUsage for a directory that no import has made.
-    """
-    if not directory.exists() or not any(directory.iterdir()):
-        return []
-    if not (directory / RECORD).is_file():
-        raise BadUsage(f"{directory} is not empty, and has no {RECORD} of an import: give another --output")
-    known = _digests(directory)
+    """The paths that the operator has changed since the last import, and that this one would replace."""
+    known = _known(directory)
     found = []
-    for path, data in emitted.files.items():
-        file = directory / path
-        if path != RECORD and file.is_file() and not file.is_symlink():
-            is_ours = known.get(path) == _digest(file.read_bytes())
-            if not is_ours and file.read_bytes() != data:
-                found.append(path)
+    for path, content in sorted(_contents(emitted).items()):
+        mark = _mark_of(directory / path)
+        if mark and mark != _mark(content) and mark not in known.get(path, ()):
+            found.append(path)
     return found
 
 
@@ -53,52 +65,95 @@ def reasons(directory: Path) -> Mapping[tuple[str, str], str]:
 
 
 def write(directory: Path, emitted: Emitted) -> Sequence[str]:
-    """Write all files, and remove those that only the last import had, which are returned.
+    """Write everything, and remove what only the last import had; the removed paths.
 
-    Raises CannotWrite.
+    Raises CannotWrite, and BadUsage before anything is written outside of the directory.
     """
-    known = _digests(directory)
+    known, contents = _known(directory), _contents(emitted)
+    gone = sorted(
+        path for path in known.keys() - contents.keys() if _mark_of(directory / path) in known[path]
+    )
+    for path in (*known, *contents):
+        formats.check_link((directory / path).parent, directory)
     record = json.loads(emitted.files[RECORD])
-    record["files"] = {path: _digest(data) for path, data in emitted.files.items() if path != RECORD}
-    record["links"] = dict(emitted.links)
-    files = {**emitted.files, RECORD: json.dumps(record, indent=1).encode() + b"\n"}
+    record["files"] = {path: _mark(content) for path, content in contents.items()}
     try:
-        gone = [path for path, digest in known.items() if path not in files and _is(directory / path, digest)]
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(directory / UNFINISHED, json.dumps(record, indent=1).encode() + b"\n")
         for path in gone:
             (directory / path).unlink()
-        for path, data in files.items():
-            file = directory / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if file.is_symlink():
-                file.unlink()
-            if not file.exists() or file.read_bytes() != data:
-                file.write_bytes(data)
-        for path, target in emitted.links.items():
-            _link(directory / path, directory / target)
+            _remove_empty((directory / path).parent, directory)
+        for path, content in contents.items():
+            _write(directory / path, content)
+        (directory / UNFINISHED).replace(directory / RECORD)
     except OSError as error:
         raise CannotWrite(f"{error.filename} can't be written: {error.strerror}") from error
     return gone
 
 
-def _digests(directory: Path) -> Mapping[str, str]:
-    file = directory / RECORD
-    found: Mapping[str, str] = json.loads(file.read_bytes()).get("files", {}) if file.is_file() else {}
+def _contents(emitted: Emitted) -> Mapping[str, Content]:
+    links = {path: os.path.relpath(target, os.path.dirname(path)) for path, target in emitted.links.items()}
+    return {**{path: data for path, data in emitted.files.items() if path != RECORD}, **links}
+
+
+def _visible(directory: Path) -> Sequence[Path]:
+    found = directory.iterdir() if directory.is_dir() else ()
+    return [path for path in found if not path.name.startswith(".")]
+
+
+def _records(directory: Path) -> Sequence[Path]:
+    """The record of the last import, and that of one that was interrupted."""
+    return [directory / name for name in (RECORD, UNFINISHED) if (directory / name).is_file()]
+
+
+def _known(directory: Path) -> Mapping[str, set[str]]:
+    """The marks that each path may have after the last imports."""
+    found: dict[str, set[str]] = {}
+    for record in _records(directory):
+        try:
+            marks = json.loads(record.read_bytes()).get("files", {}).items()
+        except (OSError, ValueError, AttributeError) as error:
+            raise BadUsage(f"{record} is not the record of an import: give another --output") from error
+        for path, mark in marks:
+            found.setdefault(path, set()).add(mark)
     return found
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _mark(content: Content) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else f"link to {content}"
 
 
-def _is(file: Path, digest: str) -> bool:
-    return file.is_file() and not file.is_symlink() and _digest(file.read_bytes()) == digest
+def _mark_of(path: Path) -> str | None:
+    """The mark of what is there; None if nothing is."""
+    if path.is_symlink():
+        return _mark(os.readlink(path))
+    if path.is_file():
+        return _mark(path.read_bytes())
+    return "not a file" if path.exists() else None
 
 
-def _link(link: Path, target: Path) -> None:
-    link.parent.mkdir(parents=True, exist_ok=True)
-    text = os.path.relpath(target, link.parent)
-    if link.is_symlink() and os.readlink(link) == text:
+def _write(path: Path, content: Content) -> None:
+    """Replace a file or a link, unless it is the same. Others can't read a private key."""
+    is_key = isinstance(content, bytes) and PRIVATE_KEY in content
+    if _mark_of(path) == _mark(content) and not is_key:
         return
-    if link.is_symlink() or link.exists():
-        link.unlink()
-    link.symlink_to(text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or isinstance(content, str):
+        with suppress(FileNotFoundError):
+            path.unlink()
+    if isinstance(content, str):
+        path.symlink_to(content)
+    elif is_key:
+        private_file.write(path, content)
+    else:
+        private_file.write_public(path, content)
+
+
+def _remove_empty(directory: Path, top: Path) -> None:
+    """Remove a directory and those above it while they are empty."""
+    while directory != top:
+        try:
+            directory.rmdir()
+        except OSError:  # It is not empty.
+            return
+        directory = directory.parent
