@@ -154,4 +154,5 @@ def record(task: str, venv: Path, config: Path, place: Path, action: str = "depl
     found = environment.Environment(venv, source, "22.2.0")
     request = Request(found, config, config / "inventory", action)
     used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml", rules.read()))
-    return recording.run(request, playbooks.copy(source, directory), directory, used, lambda play: None)
+    with recording.started(request, playbooks.copy(source, directory), directory, used) as running:
+        return running.tasks()

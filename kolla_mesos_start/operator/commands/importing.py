@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment.findings import counted
@@ -93,6 +96,9 @@ def run(invocation: Invocation) -> int:
     table = rules.read(options.overrides)
     request = Request(found, options.config.absolute(), options.inventory, options.action, options.tags)
     site = importing.look(request, options.facts, table)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) == signal.SIG_DFL:
+            signal.signal(signum, _end)
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
     zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     outcome = importing.make(recorded, site, table, found.release, zookeeper, options.action)
@@ -111,6 +117,11 @@ def run(invocation: Invocation) -> int:
         print(f"removed {options.output / path}")
     _summarize(outcome, options.output)
     return 0
+
+
+def _end(signum: int, frame: FrameType | None) -> NoReturn:
+    """Exit without leaving processes or the temporary directory behind."""
+    sys.exit(128 + signum)
 
 
 def _show(invocation: Invocation, play: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment import formats
@@ -28,7 +27,7 @@ from kolla_mesos_start.operator.kolla_ansible.emit import Emitted, Imported, Nam
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph, Places
 from kolla_mesos_start.operator.kolla_ansible.lift import Unlifted
-from kolla_mesos_start.operator.kolla_ansible.recording import Request, Task
+from kolla_mesos_start.operator.kolla_ansible.recording import Progress, Request, Task
 from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 
@@ -61,22 +60,18 @@ class Outcome:
     warnings: Sequence[str]
 
 
-def record(
-    request: Request, site: Site, progress: Callable[[str], None]
-) -> tuple[Sequence[Task], Sequence[Task]]:
+def record(request: Request, site: Site, progress: Progress) -> tuple[Sequence[Task], Sequence[Task]]:
     """Record twice, side by side, with different stand-ins."""
-    with tempfile.TemporaryDirectory(prefix="kolla-import-") as name:
-        directories = [Path(name) / str(run) for run in range(2)]
-
-        def one(run: int) -> Sequence[Task]:
-            directories[run].mkdir()
-            copied = playbooks.copy(request.environment.playbooks, directories[run])
-            say = progress if run == 0 else _silent
-            return recording.run(request, copied, directories[run], stand_ins_of(run, site), say)
-
-        with ThreadPoolExecutor() as pool:
-            first, second = pool.map(one, range(2))
-    return first, second
+    with tempfile.TemporaryDirectory(prefix="kolla-import-") as name, ExitStack() as stack:
+        recordings = []
+        for run in range(2):
+            directory = Path(name) / str(run)
+            directory.mkdir()
+            copied = playbooks.copy(request.environment.playbooks, directory)
+            used = stand_ins_of(run, site)
+            each = recording.started(request, copied, directory, used, is_silent=bool(run))
+            recordings.append(stack.enter_context(each))
+        return recordings[0].tasks(progress), recordings[1].tasks()
 
 
 def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
@@ -193,7 +188,3 @@ def places_of(site: Site, used: StandIns) -> Places:
         for name in (host, each.hostname)
     }
     return Places(addresses, names, list(dict.fromkeys(used.overrides.values())))
-
-
-def _silent(text: str) -> None:
-    """The second recording runs beside the first."""

@@ -9,8 +9,10 @@ import base64
 import itertools
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
@@ -74,12 +76,46 @@ class Task:
     content: bytes | None
 
 
-def run(
-    request: Request, playbooks: Path, directory: Path, stand_ins: StandIns, progress: Progress
-) -> Sequence[Task]:
-    """Record one run. `directory` has the recorder's tables, and gets its trace.
+@dataclass(frozen=True)
+class Recording:
+    """A run of ansible-playbook, whose output goes to a pipe or to `said` in the directory."""
 
-    Raises CannotRecord with the module and the task that failed.
+    process: subprocess.Popen[str]
+    directory: Path
+    hosts: Sequence[str]
+
+    def tasks(self, progress: Progress = lambda play: None) -> Sequence[Task]:
+        """Wait for its end. Raises CannotRecord with the module and the task that failed."""
+        failures: list[Mapping[str, str]] = []
+        for said in _said(self._lines()):
+            if "failed" in said:
+                failures.append(said["failed"])
+            elif "play" in said:
+                progress(said["play"])
+        status = self.process.wait()
+        if failures:
+            raise CannotRecord("; ".join(map(shown, failures)))
+        if status:
+            last = (self.directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
+            raise CannotRecord(f"ansible-playbook ended with status {status}: {last[-1500:]}")
+        return ordered(read(self.directory / "trace"), self.hosts)
+
+    def _lines(self) -> Iterator[str]:
+        if self.process.stdout is None:
+            self.process.wait()
+            yield from (self.directory / "said").read_text(encoding="utf-8").splitlines()
+        else:
+            yield from self.process.stdout
+
+
+@contextmanager
+def started(
+    request: Request, playbooks: Path, directory: Path, stand_ins: StandIns, *, is_silent: bool = False
+) -> Iterator[Recording]:
+    """Start one recording, which is killed at the end of the block if it still runs.
+
+    `directory` has the recorder's tables, and gets its trace. A recording beside another one is silent: its
+    pipe would be full while that of the other is read.
     """
     home = directory / "home"
     (home / "tmp").mkdir(parents=True, exist_ok=True)
@@ -88,31 +124,23 @@ def run(
     _write(directory / "passwords.json", stand_ins.passwords)
     _write(directory / "facts.json", {host: each.values for host, each in stand_ins.facts.items()})
     _write(directory / "overrides.json", {**stand_ins.overrides, **_forced(request)})
-    failures: list[Mapping[str, str]] = []
-    with (
-        (directory / "stderr").open("wb") as errors,
-        subprocess.Popen(
+    with (directory / "said").open("wb") as said, (directory / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
             _command(request, playbooks, directory),
             cwd=playbooks,
             env=_environ(request, directory),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=said if is_silent else subprocess.PIPE,
             stderr=errors,
             text=True,
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for said in _said(process.stdout):
-            if "failed" in said:
-                failures.append(said["failed"])
-            elif "play" in said:
-                progress(said["play"])
-    if failures:
-        raise CannotRecord("; ".join(map(shown, failures)))
-    if process.returncode:
-        last = (directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
-        raise CannotRecord(f"ansible-playbook ended with status {process.returncode}: {last[-1500:]}")
-    return ordered(read(directory / "trace"), list(stand_ins.facts))
+            start_new_session=True,  # Its own processes are killed with it.
+        )
+    with process:
+        try:
+            yield Recording(process, directory, list(stand_ins.facts))
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
