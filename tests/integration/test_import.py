@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.deployment import formats, source
 from kolla_mesos_start.operator.kolla_ansible import (
     environment,
@@ -136,6 +137,15 @@ def test_in_an_upgrade_volumes_exist(venv: Path, config: Path, tmp_path: Path) -
     used = "- copy: {dest: /etc/kolla/a, content: '{{ volume is changed }}'}"
     _, copied = record(f"{task}\n    {used}", venv, config, tmp_path, "upgrade")
     assert copied.content == b"false"
+
+
+def test_an_inventory_that_ansible_understands_in_part_is_refused(venv: Path, tmp_path: Path) -> None:
+    """Ansible itself would only warn, and leave out the hosts of this file."""
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "good").write_text("[control]\nctl-1\n")
+    (tmp_path / "inventory" / "bad").write_text("[compute\ncmp-1\n")
+    with pytest.raises(BadUsage, match=r"(?s)inventory can't be read: .*bad"):
+        recording.inventory(environment.find(None, venv), tmp_path / "inventory", tmp_path)
 
 
 def crontab(venv: Path) -> tuple[str, str]:

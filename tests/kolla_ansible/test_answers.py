@@ -115,6 +115,10 @@ def test_the_operators_rules_precede_those_of_the_package(tmp_path: Path) -> Non
     assert (found.hard, found.needs[0]["name"], len(found.needs) > 1) == ("mine", "a", True)
 
 
+def test_the_rules_of_the_package_have_no_mistakes() -> None:
+    rules.read(rules.FILE)
+
+
 def test_an_unknown_table_of_rules_is_named(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text("need: []\n")
     with pytest.raises(BadUsage, match=r"unknown key need .did you mean 'needs'"):

@@ -197,6 +197,16 @@ def test_the_scripts_are_those_that_the_drills_test() -> None:
         assert own.read_text() == (EXAMPLE / name).read_text()
 
 
+MISTAKES = {
+    "- a list\n": r"cluster\.yml: expected a mapping",
+    "step: a\n": r"cluster\.yml: unknown key step .did you mean 'steps'",
+    "steps: '['\n": r"cluster\.yml: steps: expected a regular expression",
+    "lines: []\n": r"cluster\.yml: lines: expected a mapping",
+    "lines: {galera.cnf: [{match: a}]}\n": r"lines of galera\.cnf, row 1: by is missing",
+    "same: {galera.cnf: [a]}\n": r"same: expected a mapping to regular expressions",
+}
+
+
 def test_a_definition_of_the_operators_takes_the_place_of_ours(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -207,9 +217,10 @@ def test_a_definition_of_the_operators_takes_the_place_of_ours(tmp_path: Path) -
     assert (daemon["command"], daemon["dependencies"]) == (["sh", "mine.sh"], ["bootstrap_mariadb/run"])
     assert (site / "services/openstack/keystone/mariadb/files/mine.sh").read_text() == "exec {{ mine }}\n"
     assert daemon["files"]["mine.sh"]["template"] is False
-    (own / "cluster.yml").write_text("- a list\n")
-    with pytest.raises(BadUsage, match=r"cluster\.yml: expected a mapping"):
-        imported(tmp_path, f"clusters: [{{daemon: mariadb, definition: {own}}}]\n")
+    for text, why in MISTAKES.items():
+        (own / "cluster.yml").write_text(text)
+        with pytest.raises(BadUsage, match=why):
+            imported(tmp_path, f"clusters: [{{daemon: mariadb, definition: {own}}}]\n")
     with pytest.raises(BadUsage, match="no definition absent: expected a path, or one of galera, rabbitmq"):
         imported(tmp_path, f"clusters: [{{daemon: mariadb, definition: {tmp_path}/absent}}]\n")
 

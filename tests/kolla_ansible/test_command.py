@@ -12,8 +12,10 @@ import pytest
 
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator import cli
+from kolla_mesos_start.operator.commands.importing import CannotImport
 from tests import CHECKOUT
 from tests.kolla_ansible import fake_ansible
+from tests.kolla_ansible.fake_ansible import FACTS
 from tests.waiting import eventually
 
 TOOL = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_ctl"))
@@ -57,3 +59,91 @@ def is_running(pid: str) -> bool:
         return "State:\tZ" not in Path("/proc", pid, "status").read_text()
     except FileNotFoundError:
         return False
+
+
+MISTAKES = {
+    "no inventory": ("inventory", None, "inventory does not exist"),
+    "no globals": ("globals.yml", None, "config/globals.yml does not exist"),
+    "no passwords": ("passwords.yml", None, "config/passwords.yml does not exist"),
+    "broken globals": ("globals.yml", "a: [", "globals.yml: bad YAML: "),
+    "encrypted passwords": (
+        "passwords.yml",
+        "$ANSIBLE_VAULT;1.1;AES256\n313\n",
+        "passwords.yml: expected a map",
+    ),
+    "a password in globals.d": (
+        "globals.d/a.yml",
+        "keystone_admin_password: s3cret\n",
+        "a.yml: keystone_admin_password is in .*passwords.yml too: keep it there only",
+    ),
+    "no facts": ("facts.yml", None, "facts.yml: there is no such file"),
+    "facts as a list": ("facts.yml", "- a\n", "facts.yml: expected hosts:"),
+    "a number in words": (
+        "facts.yml",
+        FACTS.replace("4", "many"),
+        "ctl-1: cpus: expected a number, found 'many'",
+    ),
+    "no memory": ("facts.yml", FACTS.replace("8192", "0"), "ctl-1: memory: expected a number"),
+    "a list of interfaces": (
+        "facts.yml",
+        FACTS.replace("cpus", "interfaces: [eth1], cpus"),
+        "ctl-1: interfaces: expected a mapping",
+    ),
+    "a cache with a list": ("facts.yml/ctl-1", "[]", "ctl-1 is no file of Ansible's cache"),
+    "rules as a list": ("own.yml", "- a\n", "own.yml: expected a mapping"),
+    "a table that is no list": ("own.yml", "needs: {a: b}\n", "own.yml: needs: expected a list of mappings"),
+    "a row without a key": ("own.yml", "needs: [{name: a}]\n", "own.yml: needs, row 1: on is missing"),
+    "a row with an unknown key": (
+        "own.yml",
+        "needs: [{name: a, on: b, reason: c, locl: true}]\n",
+        r"own.yml: needs, row 1: unknown key locl \(did you mean 'local'",
+    ),
+    "a port that is no list": (
+        "own.yml",
+        "listeners: [{daemon: redis, ports: 6379}]\n",
+        "own.yml: listeners, row 1: ports: expected a list of numbers",
+    ),
+    "a bad pattern": (
+        "own.yml",
+        "ignored: [{daemon: '*', reason: a}]\n",
+        "own.yml: ignored, row 1: daemon: expected a regular expression, found '\\*'",
+    ),
+    "a bad pattern of keys": ("own.yml", "hard: '['\n", "own.yml: hard: expected a regular expression"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_file_of_the_operator_is_named(name: str, tmp_path: Path) -> None:
+    path, content, why = MISTAKES[name]
+    words = fake_ansible.make(tmp_path)
+    file = tmp_path / "config" / path
+    if file.parent.is_file():
+        file.parent.unlink()
+    file.parent.mkdir(exist_ok=True)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    rules = ["--overrides", str(file)] if path == "own.yml" else []
+    with pytest.raises(BadUsage, match=why):
+        cli.run([*words, *rules])
+
+
+@pytest.mark.parametrize(
+    "said, why",
+    [
+        ("echo '{}'", "inventory has no hosts"),
+        ("echo broken >&2; exit 1", "inventory can't be read: broken"),
+    ],
+)
+def test_an_inventory_without_hosts_is_refused(said: str, why: str, tmp_path: Path) -> None:
+    """Otherwise the import of nothing would remove all services of an earlier one."""
+    with pytest.raises(BadUsage, match=why):
+        cli.run(fake_ansible.make(tmp_path, inventory=said))
+
+
+def test_an_import_of_nothing_is_refused(tmp_path: Path) -> None:
+    """Such as one with a misspelt tag: it would remove all services of an earlier import."""
+    with pytest.raises(CannotImport, match="no container was recorded: correct --tags memcahed"):
+        cli.run([*fake_ansible.make(tmp_path), "--tags", "memcahed"])
+    assert not (tmp_path / "site").exists()

@@ -241,7 +241,7 @@ def test_an_address_without_a_listener_is_refused_unless_a_part_is_imported(tmp_
     why = r"keystone: other.conf:1 backend_url: nothing listens at 192.0.2.10:6379: add a row to `listeners`"
     with pytest.raises(CannotImport, match=why):
         refuse(outcome)
-    refuse(outcome, is_whole=False)
+    refuse(outcome, "keystone")
 
 
 def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def run(invocation: Invocation) -> int:
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
     zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
     outcome = importing.make(recorded, site, table, found.release, zookeeper, options.action)
-    refuse(outcome, is_whole=not options.tags)
+    refuse(outcome, options.tags)
     if options.adopt:
         outcome.emitted.files[ADOPTED] = adoption(outcome)
     changed = directory.changed(options.output, outcome.emitted)
@@ -129,22 +129,27 @@ def _show(invocation: Invocation, play: str) -> None:
     invocation.err.print(f"recording: {play}", markup=False)
 
 
-def refuse(outcome: Outcome, *, is_whole: bool = True) -> None:
-    """Raise CannotImport if the dependencies can't be satisfied, or a cluster would be split.
+def refuse(outcome: Outcome, tags: str | None = None) -> None:
+    """Raise CannotImport for bad dependencies, for clusters that would be split, and for no containers.
 
-    A part of a deployment connects to daemons outside of it: then unresolved addresses are only reported.
+    With tags only a part is imported, which connects to daemons outside of it: unresolved addresses are only
+    reported.
     """
     issues = [f"a cycle: {' -> '.join(cycle)}" for cycle in outcome.cycles]
     issues += (
         f"{each.name} needs {each.on} ({each.reason}), which starts later" for each in outcome.against_order
     )
     issues = [f"{each}: add a rule to a file for --overrides" for each in issues]
-    addresses = [
+    issues += (
         f"{each}: add a row to `listeners` or `addresses` of a file for --overrides"
-        for each in (outcome.unresolved if is_whole else ())
-    ]
-    if issues or addresses or outcome.clusters:
-        raise CannotImport([*outcome.clusters, *issues, *addresses])
+        for each in (() if tags else outcome.unresolved)
+    )
+    if not outcome.containers.daemons and not outcome.containers.steps:
+        issues.append(
+            f"no container was recorded: {f'correct --tags {tags}' if tags else 'enable a service'}"
+        )
+    if issues or outcome.clusters:
+        raise CannotImport([*outcome.clusters, *issues])
 
 
 def adoption(outcome: Outcome) -> bytes:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.kolla_ansible import given_files
 from kolla_mesos_start.operator.kolla_ansible.containers import (
     ConfigFile,
     Containers,
@@ -97,17 +97,27 @@ def _read(daemon: Daemon, directory: Path, containers: Containers) -> Cluster:
         raise BadUsage(
             f"`clusters`, {daemon.name}: no definition {directory.name}: expected a path, or one of {known}"
         )
-    try:
-        content = formats.document(formats.read(directory / FILE))
-        files = {path.name: formats.read(path) for path in sorted(directory.iterdir()) if path.name != FILE}
-    except BadDefinition as error:
-        raise BadUsage(f"{directory / FILE}: {'; '.join(error.issues)}") from error
-    if not isinstance(content, dict):
-        raise BadUsage(f"{directory / FILE}: expected a mapping")
-    pattern = str(content.get("steps", r"(?!)"))
+    content = given_files.mapping(directory / FILE)
+    files = {path.name: given_files.data(path) for path in sorted(directory.iterdir()) if path.name != FILE}
+    issues = [*_mistakes(content)]
+    if issues:
+        raise BadUsage(f"{directory / FILE}: {'; '.join(issues)}")
+    pattern = content.get("steps", r"(?!)")
     return Cluster(
         daemon, content, files, [step for step in containers.steps if re.fullmatch(pattern, step.name)]
     )
+
+
+def _mistakes(content: Mapping[str, Any]) -> Iterator[str]:
+    yield from given_files.mistakes_in_row(FILE, content, (), ("steps", "same", "lines", "definition"))
+    for key in ("lines", "definition"):
+        if not isinstance(content.get(key, {}), dict):
+            yield f"{key}: expected a mapping"
+            return
+    for path, rows in content.get("lines", {}).items():
+        for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
+            where = f"lines of {path}, row {number}"
+            yield from given_files.mistakes_in_row(where, row, ("match", "by", "reason"), ("optional",))
 
 
 Files = dict[str, dict[str, Sequence[ConfigFile]]]
@@ -126,9 +136,11 @@ def _change(cluster: Cluster, host: str, files: Files) -> tuple[list[str], list[
     changed: list[str] = []
     after: list[ConfigFile] = []
     wanted: Mapping[str, Any] = cluster.content.get("lines") or {}
+    present = {file.path for file in before}
     missing = [
         f"{cluster.daemon.name}: {host} has no {path}, in which the cluster needs other lines"
-        for path in wanted.keys() - {file.path for file in before}
+        for path in wanted
+        if path not in present
     ]
     for file in before:
         text = file.content.decode(errors="surrogateescape")

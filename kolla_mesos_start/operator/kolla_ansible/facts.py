@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.kolla_ansible import given_files
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 
 KEYS = ("address", "interface", "interfaces", "cpus", "memory", "distribution", "release", "version")
@@ -94,22 +94,15 @@ def _cached(file: Path) -> Iterator[tuple[str, HostFacts]]:
     try:
         content = json.loads(file.read_bytes())
         content = json.loads(content[PAYLOAD]) if PAYLOAD in content else content
-    except (OSError, ValueError, TypeError) as error:
+        facts = {name[len(PREFIX) :]: value for name, value in content.items() if name.startswith(PREFIX)}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise BadUsage(f"{file} is no file of Ansible's cache: {error}") from error
     host = file.name[len(CACHE_PREFIX) :] if file.name.startswith(CACHE_PREFIX) else file.name
-    yield (
-        host,
-        HostFacts(
-            host, {name[len(PREFIX) :]: value for name, value in content.items() if name.startswith(PREFIX)}
-        ),
-    )
+    yield host, HostFacts(host, facts)
 
 
 def _listed(path: Path) -> Iterator[tuple[str, HostFacts]]:
-    try:
-        content = formats.document(formats.read(path))
-    except BadDefinition as error:
-        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
+    content = given_files.document(path)
     hosts = content.get("hosts") if isinstance(content, dict) else None
     if not isinstance(hosts, dict):
         raise BadUsage(f"{path}: expected {EXAMPLE}")
@@ -126,7 +119,13 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
     for key in ("address", "interface", "cpus", "memory"):
         if key not in given:
             raise BadUsage(f"{path}: {host}: {key} is missing")
-    interfaces = {str(given["interface"]): str(given["address"]), **(given.get("interfaces") or {})}
+    for key in ("cpus", "memory"):
+        if not isinstance(given[key], int) or given[key] < 1:
+            raise BadUsage(f"{path}: {host}: {key}: expected a number, found {given[key]!r}")
+    others = given.get("interfaces") or {}
+    if not isinstance(others, dict):
+        raise BadUsage(f"{path}: {host}: interfaces: expected a mapping of names to addresses")
+    interfaces = {str(given["interface"]): str(given["address"]), **others}
     version = str(given.get("version", "12"))
     values: dict[str, Any] = {
         "architecture": "x86_64",

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.operator.kolla_ansible import (
     clusters,
     emit,
     facts,
+    given_files,
     graph,
     hosts,
     lift,
@@ -79,21 +79,18 @@ def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
     config = request.config
     with tempfile.TemporaryDirectory(prefix="kolla-import-") as name:
         groups = recording.inventory(request.environment, request.inventory, Path(name))
-    try:
-        settings = [
-            formats.values(path) for path in (config / "globals.yml", *recording.globals_files(config))
-        ]
-    except BadDefinition as error:
-        raise BadUsage(f"{config}: {'; '.join(error.issues)}") from error
-    merged = {name: value for each in settings for name, value in each.items()}
-    unsupported = table.unsupported_settings(merged)
+    settings = given_files.values(config / "globals.yml")
+    passwords = given_files.values(config / "passwords.yml")
+    for path in recording.globals_files(config):
+        more = given_files.values(path)
+        # Its value would be recorded, and be in the imported files.
+        for name in sorted(more.keys() & passwords.keys()):
+            raise BadUsage(f"{path}: {name} is in {config / 'passwords.yml'} too: keep it there only")
+        settings = {**settings, **more}
+    unsupported = table.unsupported_settings(settings)
     if unsupported:
         raise BadUsage(f"{config / 'globals.yml'}: {'; '.join(unsupported)}")
-    return Site(
-        facts.read(facts_path, groups["all"]),
-        stand_ins.virtual_addresses(merged),
-        stand_ins.passwords_of(config / "passwords.yml"),
-    )
+    return Site(facts.read(facts_path, groups["all"]), stand_ins.virtual_addresses(settings), passwords)
 
 
 def stand_ins_of(run: int, site: Site) -> StandIns:

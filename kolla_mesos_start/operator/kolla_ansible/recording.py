@@ -22,9 +22,13 @@ from kolla_mesos_start.operator.kolla_ansible.environment import PLAYBOOK, Envir
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 
 SETTINGS = """\
+[inventory]
+any_unparsed_is_failed = True
 [defaults]
 home = {home}
 local_tmp = {home}/tmp
+"""
+SETTINGS_OF_A_RECORDING = """\
 gathering = explicit
 stdout_callback = progress
 callback_plugins = {playbooks}/callback_plugins
@@ -119,7 +123,9 @@ def started(
     """
     home = directory / "home"
     (home / "tmp").mkdir(parents=True, exist_ok=True)
-    settings = SETTINGS.format(home=home, playbooks=playbooks, forks=min(len(stand_ins.facts), 5))
+    settings = SETTINGS.format(home=home) + SETTINGS_OF_A_RECORDING.format(
+        playbooks=playbooks, forks=min(len(stand_ins.facts), 5)
+    )
     (directory / "ansible.cfg").write_text(settings, encoding="utf-8")
     _write(directory / "passwords.json", stand_ins.passwords)
     _write(directory / "facts.json", {host: each.values for host, each in stand_ins.facts.items()})
@@ -128,7 +134,7 @@ def started(
         process = subprocess.Popen(
             _command(request, playbooks, directory),
             cwd=playbooks,
-            env=_environ(request, directory),
+            env=_environ(request.environment, directory),
             stdin=subprocess.DEVNULL,
             stdout=said if is_silent else subprocess.PIPE,
             stderr=errors,
@@ -153,22 +159,28 @@ def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
 
 
 def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[str, Sequence[str]]:
-    """The hosts of each group of an inventory, as ansible reads it; those of `all` first."""
-    home, settings = directory / "home", directory / "inventory.cfg"
-    settings.write_text(f"[defaults]\nhome = {home}\nlocal_tmp = {home}/tmp\n", encoding="utf-8")
+    """The hosts of each group of an inventory, as ansible reads it; those of `all` first.
+
+    Raises BadUsage if it can't be read, or has no hosts.
+    """
+    if not path.exists():
+        raise BadUsage(f"the inventory {path} does not exist")
+    (directory / "ansible.cfg").write_text(SETTINGS.format(home=directory / "home"), encoding="utf-8")
     done = subprocess.run(
         (str(environment.program("ansible-inventory")), "-i", str(path), "--list"),
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        env={"PATH": os.defpath, "HOME": str(home), "ANSIBLE_CONFIG": str(settings), "LC_ALL": "C.UTF-8"},
+        env=_environ(environment, directory),
     )
     if done.returncode:
         raise BadUsage(f"the inventory {path} can't be read: {done.stderr.strip()[-1000:]}")
     groups = json.loads(done.stdout)
     members = {name: _members(groups, name) for name in groups if name != "_meta"}
-    return {"all": members.get("all", []), **members}
+    if not members.get("all"):
+        raise BadUsage(f"the inventory {path} has no hosts")
+    return {"all": members["all"], **members}
 
 
 def read(trace: Path) -> Iterator[Task]:
@@ -242,7 +254,7 @@ def _forced(request: Request) -> Mapping[str, object]:
     }
 
 
-def _environ(request: Request, directory: Path) -> Mapping[str, str]:
+def _environ(environment: Environment, directory: Path) -> Mapping[str, str]:
     """Nothing of the operator's own environment changes what is recorded."""
     kept = {
         name: os.environ[name]
@@ -251,13 +263,13 @@ def _environ(request: Request, directory: Path) -> Mapping[str, str]:
     }
     return {
         **kept,
-        "PATH": f"{request.environment.prefix / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{environment.prefix / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": str(directory / "home"),
         "TMPDIR": str(directory / "home" / "tmp"),
         "LC_ALL": "C.UTF-8",
         "ANSIBLE_CONFIG": str(directory / "ansible.cfg"),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PBR_VERSION": request.environment.release or "22.0.0",
+        "PBR_VERSION": environment.release or "22.0.0",
         "KOLLA_MESOS_RECORD": str(directory),
     }
 

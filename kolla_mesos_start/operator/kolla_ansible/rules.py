@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.kolla_ansible import given_files
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 
 FILE = Path(__file__).with_name("rules.yml")
+# The keys of a row of each table: those that it must have, and others.
+ROWS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "dropped": (("match",), ("reason",)),
+    "rewritten": (("match", "by"), ("reason",)),
+    "listeners": (("daemon", "ports"), ("reason",)),
+    "addresses": (("name", "port", "on"), ("reason",)),
+    "ready": (("daemon", "command"), ("reason",)),
+    "ignored": (("daemon",), ("reason",)),
+    "needs": (("name", "on", "reason"), ("local", "all")),
+    "inside": (("match",), ("reason",)),
+    "clusters": (("daemon",), ("definition", "instead")),
+    "unsupported": (("settings", "instead"), ()),
+    "succeeds": (("name", "statuses"), ("reason",)),
+}
 
 
 @dataclass(frozen=True)
@@ -91,24 +105,27 @@ class Rules:
 
 def read(overrides: Path | None = None) -> Rules:
     """The rules, and before them those of the operator's file. Raises BadUsage."""
-    own = _content(FILE)
-    theirs = _content(overrides) if overrides else {}
-    known = [each.name for each in fields(Rules)]
-    for key in theirs:
-        if key not in known:
-            raise BadUsage(f"--overrides {overrides}: unknown key {key}{nearest(key, known)}")
+    own, theirs = given_files.mapping(FILE), given_files.mapping(overrides) if overrides else {}
+    issues = [*_mistakes(theirs)]
+    if issues:
+        raise BadUsage(f"--overrides {overrides}: {'; '.join(issues)}")
     made: dict[str, Any] = {
-        key: [*theirs.get(key, ()), *own[key]] if isinstance(own[key], list) else theirs.get(key, own[key])
-        for key in known
+        key: [*theirs.get(key, ()), *own[key]] if key in ROWS else theirs.get(key, own[key]) for key in own
     }
     return Rules(**made)
 
 
-def _content(path: Path) -> Mapping[str, Any]:
-    try:
-        content = formats.document(formats.read(path))
-    except BadDefinition as error:
-        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
-    if not isinstance(content, dict):
-        raise BadUsage(f"{path}: expected a mapping with the keys of rules.yml")
-    return content
+def _mistakes(content: Mapping[str, Any]) -> Iterator[str]:
+    known = [each.name for each in fields(Rules)]
+    for key, value in content.items():
+        if key not in known:
+            yield f"unknown key {key}{nearest(key, known)}"
+        elif key == "identity":
+            yield from given_files.mistakes_in_row(key, value, ("daemon", "step"), ())
+        elif key not in ROWS:
+            yield from given_files.mistakes_in_value(key, key, value)
+        elif not isinstance(value, list):
+            yield f"{key}: expected a list of mappings"
+        else:
+            for number, row in enumerate(value, start=1):
+                yield from given_files.mistakes_in_row(f"{key}, row {number}", row, *ROWS[key])

@@ -13,11 +13,9 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.operator.deployment import directory, formats, source
+from kolla_mesos_start.operator.deployment import directory, source
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 
 # Networks for benchmarks (RFC 2544): one for each recording.
@@ -33,7 +31,7 @@ class StandIns:
 
     `passwords` is the content of its passwords.yml, and `secrets` are the stand-ins by the name of their
     variable. `addresses` are the stand-ins by the real address, `facts` are those of the hosts with them, and
-    `variables` has the names of the variables for addresses: for each stand-in.
+    `overrides` are the variables of kolla-ansible for virtual addresses.
     """
 
     passwords: Mapping[str, Any]
@@ -65,14 +63,6 @@ def make(
         },
         {name: addresses[address] for name, address in virtual.items()},
     )
-
-
-def passwords_of(path: Path) -> Mapping[str, Any]:
-    """The content of passwords.yml: names, and what kind of value each has."""
-    try:
-        return formats.values(path)
-    except BadDefinition as error:
-        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
 
 
 def kinds(passwords: Mapping[str, Any]) -> Mapping[str, str]:
