@@ -36,6 +36,26 @@ def test_a_cache_has_a_file_for_each_host(name: str, content: object, tmp_path: 
     assert facts.read(tmp_path, ["ctl-1"])["ctl-1"].interfaces == {"eth0": "192.0.2.11"}
 
 
+def test_the_first_address_of_a_host_is_that_of_its_default_route(tmp_path: Path) -> None:
+    """A cache has the interfaces in any order, with the loopback that each host has."""
+    more = {
+        "ansible_eth1": {"ipv4": {"address": "198.51.100.11"}},
+        "ansible_lo": {"ipv4": {"address": "127.0.0.1"}},
+    }
+    facts_of = {**CACHED, **more, "ansible_default_ipv4": {"interface": "eth1"}}
+    for interfaces in (["lo", "eth0", "eth1"], ["eth1", "eth0", "lo"]):
+        (tmp_path / "ctl-1").write_text(json.dumps({**facts_of, "ansible_interfaces": interfaces}))
+        found = facts.read(tmp_path, ["ctl-1"])["ctl-1"].interfaces
+        assert list(found.items()) == [("eth1", "198.51.100.11"), ("eth0", "192.0.2.11")]
+
+
+def test_an_address_may_have_the_length_of_its_network(tmp_path: Path) -> None:
+    (tmp_path / "facts.yml").write_text(FILE.replace("192.0.2.11", "192.0.2.11/28"))
+    found = facts.read(tmp_path / "facts.yml", ["ctl-1"])["ctl-1"]
+    assert found.values["br_ex"]["ipv4"]["netmask"] == "255.255.255.240"
+    assert found.values["default_ipv4"]["address"] == "192.0.2.11"
+
+
 @pytest.mark.parametrize(
     "text, why",
     [

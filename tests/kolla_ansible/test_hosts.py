@@ -65,3 +65,36 @@ def test_each_host_gets_its_own_text(texts: Mapping[str, str]) -> None:
         rendered = Sandbox().render(Text("file", template), values).text
         text = lift.SIZED_MARK.sub(r"\1", text)
         assert rendered == lift.MARK.sub(lambda found: ADDRESSES[found[1]], text)
+
+
+@pytest.mark.parametrize("other", ["cmp2_eth1", "cmp1_eth1"])
+def test_an_address_that_other_hosts_do_not_have_is_a_hosts_own(other: str) -> None:
+    """Such as that of an interface of the computes. A host's name is a part of the variable's."""
+    addresses = {"ctl1": ["own_address"], "cmp1": ["own_address", "own_address_eth1"]}
+    addresses["cmp2"] = addresses["cmp1"]
+    own = {
+        host: OwnNames({each: each.replace("own_address", f"address_{host}") for each in names}, host)
+        for host, names in addresses.items()
+    }
+    texts = {"cmp1": mark("address_cmp1_eth1"), "cmp2": mark(f"address_{other}")}
+    merged = hosts.merge("file", texts, own)
+    if other == "cmp2_eth1":
+        assert lift.template(merged.text) == "{{ own_address_eth1 }}"
+    else:
+        assert lift.template(merged.text) == "{{ address_cmp1_eth1 }}"
+
+
+def test_a_host_name_in_the_name_of_a_variable_is_no_host_name() -> None:
+    own = {host: OwnNames({"own_address": f"address_{host}"}, host) for host in ("cmp1", "cmp2")}
+    texts = {host: f"{mark(f'address_{host}_eth1')} a" for host in own}
+    merged = hosts.merge("file", texts, own)
+    assert lift.template(merged.text) == (
+        '{% if own_host in ["cmp1"] %}{{ address_cmp1_eth1 }} a'
+        '{% elif own_host in ["cmp2"] %}{{ address_cmp2_eth1 }} a{% endif %}'
+    )
+
+
+def test_the_name_of_another_host_may_begin_with_that_of_a_host() -> None:
+    own = {host: OwnNames({"own_address": f"address_{host}"}, host) for host in ("n1", "n11")}
+    merged = hosts.merge("file", {"n1": mark("address_n11"), "n11": mark("address_n111")}, own)
+    assert "own_address" not in merged.text

@@ -25,6 +25,7 @@ PREFIX = "ansible_"
 SMALLEST = {"processor_vcpus": 1, "memtotal_mb": 1024}
 # Ansible 2.19 and newer put it before the names of hosts, and the facts into one text.
 CACHE_PREFIX, PAYLOAD = "s1_", "__payload__"
+LOOPBACK = "127.0.0.1"
 EXAMPLE = "hosts: {NAME: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}}"
 
 
@@ -37,11 +38,15 @@ class HostFacts:
 
     @property
     def interfaces(self) -> Mapping[str, str]:
-        """The IPv4 address of each interface that has one."""
+        """The IPv4 address of each interface that has one, first that of the default route.
+
+        All hosts have the loopback address, so it is none of these.
+        """
+        first = (self.values.get("default_ipv4") or {}).get("interface")
         found = {}
-        for name in self.values.get("interfaces", ()):
+        for name in sorted(self.values.get("interfaces", ()), key=lambda name: (name != first, name)):
             address = (self.values.get(fact_name(name)) or {}).get("ipv4", {}).get("address")
-            if address:
+            if address and address != LOOPBACK:
                 found[name] = address
         return found
 
@@ -126,10 +131,12 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
     if not isinstance(others, dict):
         raise BadUsage(f"{path}: {host}: interfaces: expected a mapping of names to addresses")
     interfaces = {str(given["interface"]): str(given["address"]), **others}
+    ipv4 = {name: _ipv4(path, host, str(address)) for name, address in interfaces.items()}
+    first = str(given["interface"])
     version = str(given.get("version", "12"))
     values: dict[str, Any] = {
         "architecture": "x86_64",
-        "default_ipv4": {"address": given["address"], "interface": given["interface"]},
+        "default_ipv4": {"address": ipv4[first]["address"], "interface": first},
         "distribution": given.get("distribution", "Debian"),
         "distribution_major_version": version.partition(".")[0],
         "distribution_release": given.get("release", "bookworm"),
@@ -147,8 +154,8 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
         "user_id": "root",
         "user_uid": 0,
     }
-    for name, address in interfaces.items():
-        values[fact_name(name)] = {"device": name, "active": True, "ipv4": _ipv4(path, host, str(address))}
+    for name, each in ipv4.items():
+        values[fact_name(name)] = {"device": name, "active": True, "ipv4": each}
     return HostFacts(host, values)
 
 

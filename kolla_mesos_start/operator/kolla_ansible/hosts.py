@@ -1,13 +1,13 @@
 """Makes one template of the texts that several hosts have, and values for each host where they differ.
 
-What lives here: lifted texts (`lift`), one for each host. A host's own address and name become the variables
-`own_address` and `own_hostname`. A word that differs otherwise, or that depends on the size of the host,
-becomes a variable of the service. Texts that differ in more than words become branches of one template, by
-`own_host`.
+A host's own address and name in the lifted texts (`lift`) become the variables `own_address` and
+`own_hostname`. A word that differs otherwise, or that depends on the size of the host, becomes a variable of
+the service. Texts that differ in more than words become branches of one template, by `own_host`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -68,16 +68,26 @@ def merge(name: str, texts: Mapping[str, str], own: Mapping[str, OwnNames]) -> M
 
 
 def _own(words: Mapping[str, str], own: Mapping[str, OwnNames]) -> str | None:
-    """The word with a variable of the host's own in place of what differs; None if something else differs."""
-    first = next(iter(own.values()))
-    for variable in first.addresses:
-        marks = {host: f"{lift.BEGIN}{own[host].addresses.get(variable)}" for host in words}
-        found = {word.replace(marks[host], f"{lift.BEGIN}{variable}") for host, word in words.items()}
+    """The word with a variable of the host's own in place of what differs; None if something else differs.
+
+    Each word is a mark, or has none.
+    """
+    first = next(iter(words))
+    for variable in own[first].addresses:
+        names = {host: own[host].addresses.get(variable) for host in words}
+        found = {_renamed(word, names[host], variable) for host, word in words.items()}
         if len(found) == 1:
             return found.pop()
+    if any(lift.BEGIN in word for word in words.values()):
+        return None
     mark = f"{lift.BEGIN}{OWN_HOSTNAME}{lift.END}"
     found = {word.replace(own[host].hostname, mark) for host, word in words.items()}
     return found.pop() if len(found) == 1 else None
+
+
+def _renamed(word: str, name: str | None, variable: str) -> str:
+    is_known = name is not None and lift.BEGIN in word
+    return re.sub(rf"\b{name}\b", variable, word) if is_known else word
 
 
 def _branched(texts: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Puts variables where two recordings with different stand-ins have different values.
 
-What lives here: texts. A lifted text has each stand-in replaced by a mark, which holds the expression of a
-template; `template` makes the template. A number that is less in the second recording depends on the CPUs or
+In a lifted text, each stand-in is replaced by a mark, which holds the expression of a template; `template`
+makes the template. A number that is less in the second recording depends on the CPUs or
 the memory of its host, and gets a mark too: `hosts` gives each host its own. Any other difference that is no
 stand-in, nor one in a known encoding, is reported: its value would be that of a stand-in.
 """
@@ -25,8 +25,8 @@ SIZED_MARK = re.compile(f"{BEGIN}{SIZED}([^{END}]*){END}")
 # A mark, a word as host names have it, or one other character.
 TOKEN = re.compile(f"{BEGIN}[^{END}]*{END}|[A-Za-z0-9_-]+|.", re.DOTALL)
 BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
-# A brace at the end would join those of the next tag.
-TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{\Z|\r")
+# A brace before the next tag would join its braces. A carriage return becomes a tag, too.
+TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{(?=\Z|\r)|\r")
 # Names without meaning outside of kolla-ansible's own run.
 NAME = re.compile(r"[^A-Za-z0-9_]")
 
