@@ -70,6 +70,7 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.task("shell", "Set it", cmd=command)
             recorder.task("shell", "Copy it", cmd="cat /etc/it | docker exec -i keystone tee /it")
         recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
+        recorder.task("command", "Load it", cmd=f"load {password}")
         start = len(tasks)
         tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
     return tasks
@@ -284,7 +285,8 @@ def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
     report = (imported(tmp_path)[0] / "report.txt").read_text()
     assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
-    assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1" in report
+    assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1 (Setting sysctl values)\n" in report
+    assert "ctl-1: command: /playbooks/roles/keystone/tasks/main.yml:" in report and "load" not in report
     assert "/keystone/files/own.key: holds a private key as it is in your configuration: " in report
     assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
 

@@ -181,6 +181,23 @@ def test_a_command_that_needs_the_host_is_no_step_and_not_forgotten() -> None:
     assert not [step for step in found.steps if step.kind is containers.Kind.EXEC]
 
 
+def test_the_words_of_a_command_stay_words() -> None:
+    recorder = Recorder()
+    recorder.task("command", argv=["docker", "exec", "x", "sh", "-c", "ls /a b"])
+    found = containers.executed(recorder.tasks[0])
+    assert found and found.line == "sh -c 'ls /a b'"
+
+
+def test_a_command_on_a_host_is_left_to_the_operator_unless_it_only_looks() -> None:
+    recorder = keystone()
+    recorder.task("command", "Load it", cmd="modprobe it")
+    recorder.task("command", "IPv6", _raw_params="/usr/sbin/sysctl -n net.ipv6.conf.all.disable_ipv6")
+    recorder.task("command", "Address", cmd="ip -4 -o addr show dev eth0")
+    _, found = derived(recorder)
+    assert [task.name for task in found.left] == ["Load it"]
+    assert [task.name for task in found.dropped] == ["IPv6", "Address"]
+
+
 def test_a_look_is_no_step() -> None:
     recorder = keystone()
     recorder.daemon("rabbitmq")
@@ -202,14 +219,17 @@ def test_hosts_that_do_the_same_are_steps_side_by_side() -> None:
             recorder.host = host
             recorder.toolbox("command", {"cmd": place}, "openvswitch")
             recorder.tasks[-1] = replace(recorder.tasks[-1], place=place)
-    recorder.host = "ctl-1"
-    recorder.bootstrap("bootstrap_keystone", "keystone")
+    for host in ("cmp-1", "ctl-1"):
+        recorder.host = host
+        recorder.bootstrap("bootstrap_keystone", "keystone")
+        recorder.tasks[-1] = replace(recorder.tasks[-1], place="bootstrap.yml:1")
     recorder.toolbox("command", {"cmd": "end"}, "openvswitch")
     found, sorted_tasks = derived(recorder)
     assert [(step.name, len(step.tasks)) for step in sorted_tasks.steps] == [
         ("openvswitch_toolbox_ctl_1", 3),
         ("openvswitch_toolbox_cmp_1", 2),
-        ("bootstrap_keystone", 1),
+        ("bootstrap_keystone_cmp_1", 1),
+        ("bootstrap_keystone_ctl_1", 1),
         ("openvswitch_toolbox", 1),
     ]
     assert "openvswitch_toolbox_cmp_1" not in found.edges

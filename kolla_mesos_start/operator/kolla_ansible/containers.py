@@ -20,6 +20,12 @@ ONESHOT = ("oneshot", "no")
 # Actions of kolla_container that say how a daemon runs.
 DESCRIBED = ("compare_container", "recreate_or_restart_container", "start_container")
 STARTED = ("recreate_or_restart_container", "start_container")
+COMMANDS = ("command", "shell")
+# Modules that change the host itself.
+OF_HOST = (
+    *("sysctl", "modprobe", "systemd", "systemd_service", "service", "firewalld"),
+    *("lineinfile", "blockinfile"),
+)
 HELPED = re.compile(r" for ([a-z][a-z0-9_-]*)$")
 NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 EXEC = re.compile(r"\b(?:docker|podman) exec\s+")
@@ -134,7 +140,7 @@ def sort(
     within: dict[str, list[Task]] = {}
     for task in tasks:
         step, in_container = _step(task, daemons), executed(task)
-        if (step or in_container) and waits.search(f"{task.name}: {_command(task)}"):
+        if (step or task.module in COMMANDS) and waits.search(f"{task.name}: {_command(task)}"):
             unused.append(task)
         elif in_container and (step is None or in_container.host_part):
             outside.append(task)
@@ -242,7 +248,10 @@ def _command(task: Task) -> str:
     if task.module == "kolla_toolbox":
         return f"{args.get('module_name', '')} {args.get('module_args', '')}"
     return str(
-        args.get("_raw_params") or args.get("cmd") or args.get("command") or " ".join(args.get("argv") or ())
+        args.get("_raw_params")
+        or args.get("cmd")
+        or args.get("command")
+        or shlex.join(args.get("argv") or ())
     )
 
 
@@ -263,7 +272,7 @@ class Executed:
 def executed(task: Task) -> Executed | None:
     """What a task runs in a container; None for another task."""
     before, *others = EXEC.split(_command(task).strip())
-    if task.module not in ("command", "shell") or not others:
+    if task.module not in COMMANDS or not others:
         return None
     rest, environment, unknown = others[0], {}, "" if PORTABLE.fullmatch(before) else before.strip()
     while rest.startswith("-"):
@@ -315,7 +324,7 @@ def _named(steps: Iterator[Step]) -> Sequence[Step]:
     every = list(steps)
     for step in every:
         name = step.name
-        if step.kind is not Kind.BOOTSTRAP and any(step.is_beside(other) for other in every):
+        if any(step.is_beside(other) for other in every):
             # A number would be another step's after a change of the inventory.
             name = f"{name}_{NO_NAME.sub('_', step.host)}"
         base, number = name, 2
@@ -356,15 +365,6 @@ def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping
 
 def _is_left(task: Task, config_directory: str) -> bool:
     """Whether it changes the host itself: only the operator can do that."""
-    if task.module in (
-        "sysctl",
-        "modprobe",
-        "systemd",
-        "systemd_service",
-        "service",
-        "firewalld",
-        "lineinfile",
-        "blockinfile",
-    ):
+    if task.module in (*COMMANDS, *OF_HOST):
         return True
     return task.module == "copy" and not (task.dest or "").startswith(f"{config_directory}/")
