@@ -197,6 +197,26 @@ def test_a_pipe_into_a_container_becomes_a_step_with_all_of_it_unless_the_host_i
     )
 
 
+def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
+    """A shell would change a password such as pa$$word."""
+    (tmp_path / "facts.yml").write_text(FACTS)
+    site = Site(facts.read(tmp_path / "facts.yml", HOSTS), {}, {"admin_password": "s3cret"})
+    recordings = []
+    for run in range(2):
+        recorder = Recorder()
+        recorder.daemon("keystone")
+        secret = importing.stand_ins_of(run, site).secrets["admin_password"]
+        recorder.task("command", cmd=f"docker exec keystone bootstrap 'a b' {secret}\n")
+        recordings.append(recorder.tasks)
+    outcome = importing.make((recordings[0], recordings[1]), site, rules.read(), "", None)
+    directory.write(tmp_path / "site", outcome.emitted)
+    command = load(tmp_path / "site/services/openstack/keystone/keystone_exec/definition.yml")["commands"][
+        "run"
+    ]
+    line = 'sudo -E kolla_set_configs && exec "$@"'
+    assert command["command"] == ["bash", "-c", line, "bash", "bootstrap", "a b", "{{ admin_password }}"]
+
+
 def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     launch = load(imported(tmp_path)[0] / "launch.yml")
     assert (launch["tag"], launch["zookeeper"]) == ("2026.1", "zk-1:2181")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,6 +124,18 @@ def template(lifted: str) -> str:
     )
     # jinja2 removes one newline at the end.
     return "".join(made) + ("\n" if lifted.endswith("\n") else "")
+
+
+def words(lifted: str) -> Sequence[str]:
+    """The words of a command, as a shell splits them, but without splitting marks."""
+    marks: list[str] = []
+
+    def numbered(found: re.Match[str]) -> str:
+        marks.append(found[0])
+        return _mark(str(len(marks) - 1))
+
+    split = shlex.split(MARK.sub(numbered, lifted))
+    return [MARK.sub(lambda found: marks[int(found[1])], word) for word in split]
 
 
 def templates(lifted: Any) -> Any:
