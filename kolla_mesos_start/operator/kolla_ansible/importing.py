@@ -110,7 +110,9 @@ def make(
     first, second = recorded
     names = address_names(site)
     used = (stand_ins_of(0, site), stand_ins_of(1, site))
-    lifted, unlifted = lift.lift(first, second, (lift.Lifter(used[0], names), lift.Lifter(used[1], names)))
+    passwords = stand_ins.flattened(site.passwords)
+    lifters = (lift.Lifter(used[0], names, passwords), lift.Lifter(used[1], names, passwords))
+    lifted, unlifted = lift.lift(first, second, lifters)
     dropped = [str(row["match"]) for row in table.dropped]
     inside = [str(row["match"]) for row in table.inside]
     is_upgrade = action == UPGRADE

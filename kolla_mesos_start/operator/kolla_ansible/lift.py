@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
@@ -28,6 +29,8 @@ TOKEN = re.compile(f"{BEGIN}[^{END}]*{END}|[A-Za-z0-9_-]+|.", re.DOTALL)
 BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 # A brace before the next tag would join its braces. A carriage return becomes a tag, too.
 TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{(?=\Z|\r)|\r")
+# characters: a shorter real password could be any word of a file
+LEAST_PASSWORD = 12
 # Names without meaning outside of kolla-ansible's own run.
 NAME = re.compile(r"[^A-Za-z0-9_]")
 
@@ -49,10 +52,16 @@ def variable(*parts: str) -> str:
 class Lifter:
     """Replaces the stand-ins of one recording by marks."""
 
-    def __init__(self, stand_ins: StandIns, names: Mapping[str, str]) -> None:
-        """`names` are the variables of real addresses."""
+    def __init__(
+        self,
+        stand_ins: StandIns,
+        names: Mapping[str, str],
+        passwords: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`names` are the variables of real addresses, and `passwords` the real ones by their variables."""
         addresses = {stand_ins.addresses[real]: name for real, name in names.items()}
-        secrets = {value: name for name, value in stand_ins.secrets.items()}
+        secrets = {value: name for name, value in passwords.items() if len(value) >= LEAST_PASSWORD}
+        secrets.update({value: name for name, value in stand_ins.secrets.items()})
         tuples = {value.replace(".", ","): f'{name} | replace(".", ",")' for value, name in addresses.items()}
         self._names = {**secrets, **addresses, **tuples}
         found = [*_alternatives(secrets, ""), *_alternatives([*addresses, *tuples], r"\d")]
