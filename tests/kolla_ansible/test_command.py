@@ -72,6 +72,11 @@ MISTAKES = {
         "$ANSIBLE_VAULT;1.1;AES256\n313\n",
         "passwords.yml: expected a map",
     ),
+    "passwords without values": (
+        "passwords.yml",
+        "docker_registry_password:\na: {b: }\nc: \nd: ''\n",
+        "passwords.yml: a_b, c: no value: run kolla-genpwd",
+    ),
     "a password in globals.d": (
         "globals.d/a.yml",
         "keystone_admin_password: s3cret\n",

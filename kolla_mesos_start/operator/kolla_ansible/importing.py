@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadUsage, listed
+from kolla_mesos_start.operator.deployment import source
 from kolla_mesos_start.operator.kolla_ansible import (
     clusters,
     emit,
@@ -35,6 +36,8 @@ from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 # Actions of kolla-ansible that can be recorded.
 DEPLOY, UPGRADE = "deploy", "upgrade"
 ACTIONS = (DEPLOY, UPGRADE)
+# The only password that kolla-genpwd leaves without a value. Others would be `None` in config files.
+BLANK = "docker_registry_password"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
         groups = recording.inventory(request.environment, request.inventory, Path(name))
     settings = given_files.values(config / "globals.yml")
     passwords = given_files.values(config / "passwords.yml")
+    empty = [name for name, value in source.flattened(passwords) if value is None and name != BLANK]
+    if empty:
+        raise BadUsage(f"{config / 'passwords.yml'}: {listed(empty)}: no value: run kolla-genpwd")
     for path in recording.globals_files(config):
         more = given_files.values(path)
         # Its value would be recorded, and be in the imported files.
