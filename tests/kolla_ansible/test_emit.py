@@ -58,6 +58,8 @@ def recorded(run: int, site: Site) -> list[Task]:
         recorder.file("mariadb/galera.cnf", f"threads = {workers}\n")
         recorder.file("keystone/other.conf", f"backend_url = redis://{addresses[host]}:6379\n")
         recorder.file("keystone/own.key", "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n")
+        ceph = "[client.nova]\n\tkey = AQBvV2RkAAAAABAAq0mO5HjYbMfdZ3Yl6ks4Qw==\n"
+        recorder.file("keystone/ceph.client.nova.keyring", ceph)
         recorder.file("keystone/conf.d/own.conf", f"bind = {addresses[host]}\n{{% literal %}}\n")
         if host == HOSTS[0]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
@@ -307,7 +309,9 @@ def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) 
     assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
     assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1 (Setting sysctl values)\n" in report
     assert "ctl-1: command: /playbooks/roles/keystone/tasks/main.yml:" in report and "load" not in report
-    assert "/keystone/files/own.key: holds a private key as it is in your configuration: " in report
+    for name in ("own.key", "ceph.client.nova.keyring"):
+        assert f"/keystone/files/{name}: holds a key as it is in your configuration: " in report
+    assert "other.conf: holds" not in report
     assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
 
 
