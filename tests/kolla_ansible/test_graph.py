@@ -148,6 +148,8 @@ def test_a_cycle_is_found() -> None:
 EXECS = {
     "docker exec keystone kolla_keystone_bootstrap a b": ("keystone", "kolla_keystone_bootstrap a b", {}, ""),
     'docker exec -e A=1 -e B="2" etcd etcdctl get': ("etcd", "etcdctl get", {"A": "1", "B": "2"}, ""),
+    """docker exec -e A="b c" -e D='e f'g x ls""": ("x", "ls", {"A": "b c", "D": "e fg"}, ""),
+    "docker exec -e A=\ue000(b ~ c) | d\ue001 x ls": ("x", "ls", {"A": "\ue000(b ~ c) | d\ue001"}, ""),
     "set -o pipefail && docker exec -it x ls": ("x", "set -o pipefail && ls", {}, ""),
     "echo a\ue000b | c\ue001 | docker exec -i x cat | sort": (
         "x",

@@ -32,6 +32,8 @@ EXEC = re.compile(r"\b(?:docker|podman) exec\s+")
 # What `docker exec` has before the name of the container. A terminal changes nothing in a step.
 EXEC_OPTIONS_WITH_VALUE = ("-e", "--env", "-u", "--user", "-w", "--workdir")
 TERMINAL_OPTIONS = ("-i", "-t", "-it", "-ti", "--interactive", "--tty")
+# A word of a shell, with quoted parts and marks.
+WORD = re.compile(rf"""(?:{lift.MARK.pattern}|"[^"]*"|'[^']*'|[^\s"'])+""")
 # Commands of the shell before it, which do in a container what they do on the host.
 PORTABLE = re.compile(rf"\s*((set|echo|printf|export)\b({lift.MARK.pattern}|[^|;&<>`$])*(\||;|&&)\s*)*")
 
@@ -279,10 +281,11 @@ def executed(task: Task) -> Executed | None:
         option, _, rest = rest.partition(" ")
         value = ""
         if option in EXEC_OPTIONS_WITH_VALUE:
-            value, _, rest = rest.lstrip().partition(" ")
+            found = WORD.match(rest.lstrip())
+            value, rest = (found[0], rest.lstrip()[found.end() :]) if found else ("", rest)
         if option in ("-e", "--env"):
             name, _, text = value.partition("=")
-            environment[name] = "".join(shlex.split(text))
+            environment[name] = "".join(lift.words(text))
         elif option not in TERMINAL_OPTIONS:
             unknown = unknown or f"{option} {value}".strip()
         rest = rest.lstrip()

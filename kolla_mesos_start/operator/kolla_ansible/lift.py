@@ -237,8 +237,8 @@ def _sized(one: Any, other: Any) -> tuple[Any, bool]:
     if one == other:
         return one, True
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        pairs = {key: _sized(value, other[key]) for key, value in one.items()}
-        return {key: value for key, (value, _) in pairs.items()}, all(same for _, same in pairs.values())
+        by_key = {key: _sized(value, other[key]) for key, value in one.items()}
+        return {key: value for key, (value, _) in by_key.items()}, all(same for _, same in by_key.values())
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         each = [_sized(*values) for values in zip(one, other)]
         return [value for value, _ in each], all(same for _, same in each)
