@@ -15,6 +15,7 @@ from kolla_mesos_start.operator.commands.importing import CannotImport, adoption
 from kolla_mesos_start.operator.deployment import directory as deployments
 from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
+from kolla_mesos_start.operator.kolla_ansible.launch_settings import CAPABILITIES
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.validation.rules import validate
 from tests.kolla_ansible import oracle
@@ -278,6 +279,21 @@ def test_a_container_that_differs_between_hosts_is_that_of_the_first_and_reporte
     assert "swift: volumes of ctl-2 differ from those of ctl-1, which are used\n" in report
     assert "swift: mem_limit 1g: launch.yml has no such limit" in report
     assert "\ue000" not in report + str(launch)
+
+
+def test_a_container_has_the_names_of_launch_yml(tmp_path: Path) -> None:
+    """kolla-ansible has an empty entry where a setting is off, and some capabilities begin with CAP_."""
+
+    def change(recorder: Recorder, number: int) -> None:
+        recorder.daemon(
+            "swift", cap_add=["CAP_NET_ADMIN", "NET_RAW"], tmpfs=[None, "", "/run:size=1g", "/tmp"]
+        )
+
+    launch, _, report = of_two_hosts(tmp_path, change)
+    assert launch["volumes"]["/run"] == launch["volumes"]["/tmp"] == "temporary"
+    assert len(launch["volumes"]) == 4
+    assert launch["capabilities"] == [*CAPABILITIES, "NET_ADMIN"]
+    assert "swift: tmpfs /run: launch.yml has no option size=1g\n" in report
 
 
 def test_a_file_that_is_copied_into_a_directory_is_written_for_each_host(tmp_path: Path) -> None:

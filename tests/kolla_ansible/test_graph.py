@@ -99,6 +99,14 @@ def test_no_edge_is_against_the_recorded_order() -> None:
     assert not graph.cycles(found)
 
 
+def test_a_daemon_that_is_started_again_is_there_since_the_first_time() -> None:
+    """The role of OVN's databases runs twice, and each answer to the recorder is that of a fresh host."""
+    recorder = keystone()
+    recorder.task("command", cmd="docker exec memcached flush")
+    recorder.daemon("memcached", "healthcheck_listen memcached 11211")
+    assert not graph.against_order(*derived(recorder))
+
+
 def test_an_address_without_a_listener_is_named_with_its_place() -> None:
     recorder = keystone()
     recorder.file("glance_api/other.conf", f"\n[a]\nbackend_url = redis://{OWN}:6379\n")

@@ -62,7 +62,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Daemon:
-    """A container that stays. `started` is the number of the task that starts it, by host."""
+    """A container that stays. `started` is the number of the task that starts it first, by host."""
 
     name: str
     role: str
@@ -192,7 +192,7 @@ def _daemons(tasks: Sequence[Task]) -> Iterator[Daemon]:
         if args["action"] == "compare_container" or task.host not in settings.get(name, {}):
             settings.setdefault(name, {})[task.host] = args
         if args["action"] in STARTED:
-            started.setdefault(name, {})[task.host] = task.number
+            started.setdefault(name, {}).setdefault(task.host, task.number)
     for name, by_host in settings.items():
         yield Daemon(name, roles[name], by_host, started.get(name, {}))
 
