@@ -82,7 +82,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Step:
-    """What runs once: one task, or consecutive ones of kolla_toolbox. `image_of` is a daemon."""
+    """A one-time step: one task, or consecutive ones of kolla_toolbox. `image_of` is a daemon."""
 
     name: str
     role: str
@@ -104,9 +104,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Containers:
-    """All that was recorded, by what becomes of it. `files` are by host and config directory.
+    """Everything that was recorded, by its use. `files` are by host and config directory.
 
-    `earlier` is what an upgrade does to containers of the release before it.
+    `earlier` are tasks of an upgrade in containers of the release before it.
     """
 
     daemons: Mapping[str, Daemon]
@@ -235,7 +235,7 @@ def _is_earlier(step: Step, daemons: Mapping[str, Daemon]) -> bool:
 
 
 def _stopped(tasks: Sequence[Task], steps: Sequence[Step], daemons: Mapping[str, Daemon]) -> Iterator[Task]:
-    """What stops a daemon for a step of its role, after which it is started again."""
+    """Tasks that stop a daemon for a step of its role, after which it is started again."""
     for task in tasks:
         daemon = daemons.get(str(task.args.get("name")))
         if daemon is None or task.args.get("action") != "stop_container":

@@ -42,7 +42,7 @@ BLANK = "docker_registry_password"
 
 @dataclass(frozen=True)
 class Site:
-    """What is known before the recording: the hosts' facts, the virtual addresses, the names of passwords."""
+    """What is known before the recording: the hosts' facts, virtual addresses and passwords.yml."""
 
     facts: Mapping[str, HostFacts]
     virtual: Mapping[str, str]
@@ -51,7 +51,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an import has made, and what is wrong with it."""
+    """The result of an import, and its problems."""
 
     emitted: Emitted
     containers: Containers
@@ -113,7 +113,7 @@ def make(
     zookeeper: str | None,
     action: str = DEPLOY,
 ) -> Outcome:
-    """The directory that two recordings become. Pure."""
+    """Make the directory from two recordings."""
     first, second = recorded
     is_upgrade = action == UPGRADE
     names, used = address_names(site), (stand_ins_of(0, site), stand_ins_of(1, site))
@@ -184,7 +184,7 @@ def address_names(site: Site) -> Mapping[str, str]:
 def own_names(
     site: Site, names: Mapping[str, str]
 ) -> tuple[Mapping[str, hosts.OwnNames], Mapping[str, Mapping[str, str]]]:
-    """What each host calls itself, and the values of these variables."""
+    """The names of each host for itself, and the values of these variables."""
     own, values = {}, {}
     for host, each in site.facts.items():
         variables = {
