@@ -93,6 +93,7 @@ def test_a_file_in_place_of_a_link_is_the_operators_and_a_link_in_place_of_a_fil
         ("{", "imported.json is not the record of an import"),
         ("[]", "imported.json is not the record of an import"),
         ('{"files": []}', "imported.json is not the record of an import"),
+        ('{"files": {"a": []}}', "imported.json is not the record of an import"),
     ],
 )
 def test_another_directory_is_refused(tmp_path: Path, what: str, why: str) -> None:
