@@ -24,15 +24,15 @@ class Recorder:
         """Add a file below the config directory."""
         return self._add("copy", f"Copying {path}", self.role, {}, f"{CONFIG}/{path}", content.encode())
 
-    def daemon(self, name: str, healthcheck: str = "", **settings: Any) -> None:
+    def daemon(self, name: str, healthcheck: str = "", timeout: int = 30, **settings: Any) -> None:
         """Add a container that is compared and then started."""
-        test = {"healthcheck": {"test": ["CMD-SHELL", healthcheck]}} if healthcheck else {}
+        test = {"test": ["CMD-SHELL", healthcheck], "timeout": timeout}
         volumes = [f"{CONFIG}/{name}/:/var/lib/kolla/config_files/:ro", "kolla_logs:/var/log/kolla/"]
         given = {
             "name": name,
             "image": f"quay.io/kolla/{name}:2026.1",
             "volumes": volumes,
-            **test,
+            **({"healthcheck": test} if healthcheck else {}),
             **settings,
         }
         self.task("kolla_container", f"Check containers for {name}", action="compare_container", **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,75 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     assert mariadb["devices"] == ["/dev/kvm"]
     assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
     assert mariadb["volumes"]["/var/log/kolla"] == {"volume": "kolla_logs"}
+
+
+def of_two_hosts(place: Path, change: Callable[[Recorder, int], None]) -> tuple[Any, Any, str]:
+    """launch.yml's part, the definition and the report of a daemon that differs on two hosts."""
+    (place / "facts.yml").write_text(FACTS)
+    site = Site(facts.read(place / "facts.yml", HOSTS), {}, {})
+    tasks: list[Task] = []
+    for number, host in enumerate(HOSTS, start=1):
+        recorder = Recorder(host)
+        change(recorder, number)
+        start = len(tasks)
+        tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
+    outcome = importing.make((tasks, tasks), site, rules.read(), "22.2.0", "zk-1:2181")
+    directory.write(place / "site", outcome.emitted)
+    services = load(place / "site/launch.yml")["services"]
+    definition = load(place / "site/services/openstack/keystone/swift/definition.yml")
+    return (
+        services["openstack/keystone/swift"],
+        definition["service"]["daemon"],
+        (place / "site/report.txt").read_text(),
+    )
+
+
+def test_a_number_that_differs_between_hosts_is_a_variable(tmp_path: Path) -> None:
+    def change(recorder: Recorder, number: int) -> None:
+        recorder.daemon("swift", "true", timeout=number, environment={"WORKERS": number})
+
+    _, daemon, _ = of_two_hosts(tmp_path, change)
+    assert daemon["env"]["WORKERS"] == "{{ setting_1 }}"
+    assert daemon["ready"] == {"command": "true", "timeout": "{{ setting_2 }}", "fall": 3}
+    values = load(tmp_path / "site/services/openstack/keystone/swift/variables.yml")
+    assert values == {f"ctl-{n}": {"setting_1": str(n), "setting_2": str(n)} for n in (1, 2)}
+
+
+def test_a_container_that_differs_between_hosts_is_that_of_the_first_and_reported(tmp_path: Path) -> None:
+    """launch.yml has no values of single hosts."""
+
+    def change(recorder: Recorder, number: int) -> None:
+        recorder.daemon("swift", volumes=[f"/data{number}:/srv"], dimensions={"mem_limit": f"{number}g"})
+
+    launch, _, report = of_two_hosts(tmp_path, change)
+    assert launch["volumes"] == {"/srv": {"host": "/data1"}}
+    assert "swift: volumes of ctl-2 differ from those of ctl-1, which are used\n" in report
+    assert "swift: mem_limit 1g: launch.yml has no such limit" in report
+    assert "\ue000" not in report + str(launch)
+
+
+def test_a_file_that_is_copied_into_a_directory_is_written_for_each_host(tmp_path: Path) -> None:
+    def change(recorder: Recorder, number: int) -> None:
+        recorder.task("file", path="/etc/kolla/swift/certs")
+        task = recorder.file("swift/certs", f"{number}\n")
+        recorder.tasks[-1] = replace(task, args={"src": "/etc/kolla/certificates/ca.pem"})
+        recorder.daemon("swift")
+
+    _, daemon, _ = of_two_hosts(tmp_path, change)
+    assert daemon["files"] == {"certs.ca.pem": {"dest": "/var/lib/kolla/config_files/certs/ca.pem"}}
+    record = json.loads((tmp_path / "site/imported.json").read_bytes())
+    origins = record["services"]["openstack/keystone/swift"]
+    assert [each["path"] for each in origins] == ["/etc/kolla/swift/certs/ca.pem"] * 2
+
+
+def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path) -> None:
+    def change(recorder: Recorder, number: int) -> None:
+        for path in ("swift/a/b", "swift/a.b"):
+            recorder.file(path, f"{path}\n")
+        recorder.daemon("swift")
+
+    _, daemon, _ = of_two_hosts(tmp_path, change)
+    assert {each["dest"].rpartition("files/")[2] for each in daemon["files"].values()} == {"a/b", "a.b"}
 
 
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Daemons that are one cluster on several hosts: what the import puts into their definitions.
 
-What lives here: which cluster needs what, from the rows of `clusters` in rules.yml. A directory of
-`cluster_definitions`, or one of the operator's, has the definition:
+The rows of `clusters` in rules.yml say which daemon needs what. A directory of `cluster_definitions`, or one
+of the operator's, has the definition:
 
     cluster.yml    steps        the one-time steps that the definition replaces, a regular expression
                    same         lines that must be the same on all members
@@ -125,8 +125,7 @@ Files = dict[str, dict[str, Sequence[ConfigFile]]]
 
 def _files_of(cluster: Cluster, host: str, files: Files) -> tuple[str, Sequence[ConfigFile]]:
     """The name of the config directory on a host, and the files in it."""
-    volumes = [str(each) for each in cluster.daemon.settings[host].get("volumes") or ()]
-    directory = (config_directory_of(volumes) or "").rpartition("/")[2]
+    directory = config_directory_of(cluster.daemon.settings[host])
     return directory, files.get(host, {}).get(directory, ())
 
 

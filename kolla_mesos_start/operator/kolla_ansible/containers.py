@@ -1,6 +1,6 @@
 """The containers of a recording: daemons with their files, and the steps that run once.
 
-What lives here: which task is which. Texts may have marks (`lift`), which are never read.
+This module decides which task is which. Texts may have marks (`lift`), which are never read.
 """
 
 from __future__ import annotations
@@ -40,9 +40,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file below the config directory of a container. `path` is relative to it."""
+    """A file below a config directory of kolla-ansible.
 
+    `directory` is the name of the config directory, `path` is relative to it, and `dest` is the whole path.
+    """
+
+    directory: str
     path: str
+    dest: str
     content: bytes
     task: Task
 
@@ -105,6 +110,10 @@ class Containers:
     outside: Sequence[Task] = field(default_factory=tuple)  # commands that need a host and a container
     earlier: Sequence[Task] = field(default_factory=tuple)
 
+    def config_files(self, settings: Mapping[str, Any], host: str) -> Sequence[ConfigFile]:
+        """The config files of a container with these settings."""
+        return self.files.get(host, {}).get(config_directory_of(settings), ())
+
 
 def sort(
     tasks: Sequence[Task],
@@ -147,13 +156,13 @@ def _any(expressions: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{each})" for each in expressions) or r"(?!)")
 
 
-def config_directory_of(volumes: Sequence[str]) -> str | None:
-    """The host's directory that a container has as its config files."""
-    for volume in volumes:
-        source, _, rest = volume.partition(":")
+def config_directory_of(settings: Mapping[str, Any]) -> str:
+    """The name of the config directory that a container mounts; empty if it has none."""
+    for volume in settings.get("volumes") or ():
+        source, _, rest = str(volume).partition(":")
         if rest.partition(":")[0].rstrip("/") == CONFIG_FILES:
-            return source.rstrip("/")
-    return None
+            return source.rstrip("/").rpartition("/")[2]
+    return ""
 
 
 # -- daemons --------------------------------------------------------------------------------------
@@ -338,7 +347,7 @@ def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping
         directory, _, path = dest[len(config_directory) + 1 :].partition("/")
         if path:
             of_host = found.setdefault(task.host, {}).setdefault(directory, {})
-            of_host[path] = ConfigFile(path, task.content, task)
+            of_host[path] = ConfigFile(directory, path, dest, task.content, task)
     return {
         host: {name: list(files.values()) for name, files in by_name.items()}
         for host, by_name in found.items()

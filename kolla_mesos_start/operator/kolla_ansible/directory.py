@@ -20,7 +20,7 @@ from typing import Union
 from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.operator.deployment import formats, private_file
 from kolla_mesos_start.operator.deployment.directory import UNFINISHED_IMPORT
-from kolla_mesos_start.operator.kolla_ansible.emit import PRIVATE_KEY, Emitted
+from kolla_mesos_start.operator.kolla_ansible.emitted import PRIVATE_KEY, Emitted
 
 RECORD = "imported.json"
 UNFINISHED = f"services/{UNFINISHED_IMPORT}"

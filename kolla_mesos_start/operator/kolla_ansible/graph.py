@@ -12,14 +12,7 @@ from dataclasses import dataclass
 
 from kolla_mesos_start.operator.kolla_ansible import clients, listeners
 from kolla_mesos_start.operator.kolla_ansible.clients import Connection
-from kolla_mesos_start.operator.kolla_ansible.containers import (
-    ConfigFile,
-    Containers,
-    Daemon,
-    Kind,
-    Step,
-    config_directory_of,
-)
+from kolla_mesos_start.operator.kolla_ansible.containers import Containers, Daemon, Kind, Step
 from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 
@@ -61,7 +54,6 @@ class Graph:
 
     edges: Mapping[str, Sequence[Edge]]
     unresolved: Sequence[Unresolved]
-    resolved: int
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,6 @@ class _Derivation:
         every = [address for of_host in places.addresses.values() for address in of_host]
         self.pattern = clients.pattern([*every, *places.virtual, *places.names])
         self.unresolved: list[Unresolved] = []
-        self.resolved = 0
 
     def graph(self, is_upgrade: bool) -> Graph:
         found: dict[str, dict[str, Edge]] = {}
@@ -101,7 +92,7 @@ class _Derivation:
             is_local = known.is_local and step.kind is Kind.TOOLBOX
             of_name[on] = Edge(step.name, on, reason, is_local=is_local, is_new=True)
         edges = {name: list(of_name.values()) for name, of_name in found.items()}
-        return Graph(edges, self.unresolved, self.resolved)
+        return Graph(edges, self.unresolved)
 
     # -- daemons ----------------------------------------------------------------------------------
 
@@ -113,7 +104,7 @@ class _Derivation:
             yield from self.after_steps(daemon)
 
     def of_daemon(self, daemon: Daemon, host: str) -> Iterator[Edge]:
-        files = self.files(daemon.settings[host], host)
+        files = self.containers.config_files(daemon.settings[host], host)
         found = [each for file in files for each in clients.in_file(file, self.pattern)]
         environment = daemon.settings[host].get("environment") or {}
         found += clients.in_value(environment, "environment", self.pattern)
@@ -145,7 +136,7 @@ class _Derivation:
         """The databases that a container's files name, with the place."""
         return {
             name: f"{file.path}:{line}"
-            for file in self.files(settings, host)
+            for file in self.containers.config_files(settings, host)
             for name, line in clients.databases(file)
         }
 
@@ -159,13 +150,6 @@ class _Derivation:
             for name in names
             if name and "/" not in name and not re.fullmatch(self.rules.common_volumes, name)
         }
-
-    def files(self, settings: Mapping[str, object], host: str) -> Sequence[ConfigFile]:
-        """The config files of a container with these settings."""
-        volumes = settings.get("volumes") or ()
-        assert isinstance(volumes, (list, tuple))
-        directory = config_directory_of([str(each) for each in volumes]) or ""
-        return self.containers.files.get(host, {}).get(directory.rpartition("/")[2], ())
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -214,7 +198,7 @@ class _Derivation:
 
     def required(self, step: Step) -> Iterator[Connection]:
         """What a container that runs once needs of what its files name."""
-        for file in self.files(step.tasks[0].args, step.host):
+        for file in self.containers.config_files(step.tasks[0].args, step.host):
             for each in clients.in_file(file, self.pattern):
                 if re.fullmatch(self.rules.hard, each.key):
                     yield each
@@ -243,7 +227,6 @@ class _Derivation:
         elif name not in daemons and (not daemons or len(behind) > 1):
             self.unresolved.append(Unresolved(name, connection, behind))
             return
-        self.resolved += 1
         if name in daemons:
             return  # It is what listens there, or a member of the same cluster.
         is_own = address in self.places.addresses.get(host, ())

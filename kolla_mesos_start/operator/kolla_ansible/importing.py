@@ -23,7 +23,7 @@ from kolla_mesos_start.operator.kolla_ansible import (
 )
 from kolla_mesos_start.operator.kolla_ansible import containers as sorting
 from kolla_mesos_start.operator.kolla_ansible.containers import Containers
-from kolla_mesos_start.operator.kolla_ansible.emit import Emitted, Imported, Names
+from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted, Imported, Names
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph, Places
 from kolla_mesos_start.operator.kolla_ansible.lift import Unlifted

@@ -125,6 +125,22 @@ def template(lifted: str) -> str:
     return "".join(made) + ("\n" if lifted.endswith("\n") else "")
 
 
+def templates(lifted: Any) -> Any:
+    """The templates of all texts in a value."""
+    if isinstance(lifted, str):
+        return template(lifted)
+    if isinstance(lifted, Mapping):
+        return {key: templates(each) for key, each in lifted.items()}
+    if isinstance(lifted, (list, tuple)):
+        return [templates(each) for each in lifted]
+    return lifted
+
+
+def shown(lifted: str) -> str:
+    """The text for people: a variable is shown as a template has it."""
+    return MARK.sub(lambda found: _tag(found[1]), SIZED_MARK.sub(r"\1", lifted))
+
+
 def _tag(expression: str) -> str:
     if expression.startswith(STATEMENT):
         return f"{{% {expression[len(STATEMENT) :]} %}}"

@@ -1,0 +1,111 @@
+"""What launch.yml says about a container, from the settings of kolla_container. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kolla_mesos_start.operator.deployment.container_settings import PROPAGATIONS
+from kolla_mesos_start.operator.kolla_ansible import lift
+from kolla_mesos_start.operator.kolla_ansible.containers import CONFIG_FILES
+
+# What docker gives by default, and Kolla's own start script needs: it runs sudo.
+CAPABILITIES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
+    *("NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+DEFAULTS = {"network": "host", "new_privileges": True, "capabilities": list(CAPABILITIES)}
+# Settings of kolla_container for namespaces, and the keys of launch.yml.
+NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
+# Settings of kolla_container that become something else, or concern only kolla-ansible's own containers.
+EXPRESSED = {
+    *("action", "cap_add", "command", "common_options", "container_engine", "detach", "devices"),
+    *("dimensions", "environment", "healthcheck", "ignore_missing", "image", "labels", "name"),
+    *("privileged", "remove_on_exit", "restart_policy", "restart_retries", "security_opt", "state"),
+    *("tmpfs", "volumes", *NAMESPACES),
+}
+
+
+def made(
+    name: str, by_host: Mapping[str, Mapping[str, Any]], tag: str
+) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """The keys of a container on these hosts, and what can't be expressed."""
+    found = {host: _OneHost(name, lift.templates(settings), tag) for host, settings in by_host.items()}
+    (host, first), *others = found.items()
+    refused = list(first.refused)
+    for other, each in others:
+        refused += (
+            f"{name}: {key} of {other} differ from those of {host}, which are used"
+            for key in {**first.keys, **each.keys}
+            if first.keys.get(key) != each.keys.get(key)
+        )
+    return first.keys, refused
+
+
+class _OneHost:
+    def __init__(self, name: str, settings: Mapping[str, Any], tag: str) -> None:
+        self.name, self.settings, self.tag = name, settings, tag
+        self.refused: list[str] = []
+        found = {"image": self.image(), "volumes": dict(self.volumes()), "capabilities": self.capabilities()}
+        self.keys = {key: value for key, value in {**found, **dict(self.access())}.items() if value}
+
+    def image(self) -> str:
+        image, _, tag = str(self.settings.get("image", "")).rpartition(":")
+        return f"{image}:{{{{ tag }}}}" if tag == self.tag else f"{image}:{tag}"
+
+    def capabilities(self) -> Sequence[str]:
+        """All capabilities if there are more than the usual ones."""
+        added = [str(each) for each in self.settings.get("cap_add") or ()]
+        more = [each for each in added if each not in CAPABILITIES]
+        return [*CAPABILITIES, *more] if added else []
+
+    def access(self) -> Iterator[tuple[str, Any]]:
+        """What the container may do beyond the usual."""
+        settings = self.settings
+        if str(settings.get("privileged")).lower() in ("true", "yes"):
+            yield "privileged", True
+        for key, own in NAMESPACES.items():
+            mode = settings.get(key)
+            if mode == "host":
+                yield own, mode
+            elif mode not in (None, "", "private"):
+                self.refuse(f"{key} {mode}: launch.yml knows only host")
+        dimensions = dict(settings.get("dimensions") or {})
+        limits = dimensions.pop("ulimits", None) or {}
+        yield "limits", {key: f"{each['soft']}:{each['hard']}" for key, each in limits.items()}
+        for key, value in dimensions.items():
+            self.refuse(f"{key} {value}: launch.yml has no such limit; `memory` and `cpu`?")
+        yield "security_options", [str(each) for each in settings.get("security_opt") or ()]
+        yield "devices", [str(each) for each in settings.get("devices") or ()]
+        for key in sorted(settings.keys() - EXPRESSED):
+            if settings[key]:
+                self.refuse(f"{key}: launch.yml has no such setting")
+
+    def volumes(self) -> Iterator[tuple[str, Any]]:
+        for volume in self.settings.get("volumes") or ():
+            source, _, rest = str(volume).partition(":")
+            path, _, options = rest.partition(":")
+            path = path.rstrip("/")
+            if path == CONFIG_FILES:
+                yield path, "temporary"
+            elif source and path:
+                yield path, self.volume(source, options.split(","))
+        for path in self.settings.get("tmpfs") or ():
+            yield str(path).partition(":")[0].rstrip("/"), "temporary"
+
+    def volume(self, source: str, options: Sequence[str]) -> Mapping[str, Any]:
+        """A volume of docker for launch.yml."""
+        found: dict[str, Any] = {"host": source.rstrip("/") or "/"}
+        if not source.startswith("/"):
+            found = {"volume": source}
+        for option in options:
+            if option == "ro":
+                found["read_only"] = True
+            elif option in PROPAGATIONS and source.startswith("/"):
+                found["propagation"] = option
+            elif option not in ("", "rw", "z", "Z"):
+                self.refuse(f"volume {source}: launch.yml has no option {option}")
+        return found
+
+    def refuse(self, why: str) -> None:
+        self.refused.append(f"{self.name}: {why}")
