@@ -52,6 +52,8 @@ def rendered(lifted: str) -> str:
         ("{\r\n  Zpassword0 {{{{\r\n}}}\r\n", "{\r\n  s3cret {{{{\r\n}}}\r\n"),
         ("{{{", "{{{"),
         ("{Zpassword0}{%{#", "{s3cret}{%{#"),
+        ("an icon \ue000password\ue001, \ue001 \ue000\n", "an icon \ue000password\ue001, \ue001 \ue000\n"),
+        (base64.b64encode("an icon \ue000a\ue001".encode()).decode(),) * 2,
         (base64.b64encode(b"openstack:Zpassword0").decode(), base64.b64encode(b"openstack:s3cret").decode()),
         (base64.b64encode(b'a"\\Zpassword0').decode(), base64.b64encode(b'a"\\s3cret').decode()),
     ],

@@ -17,7 +17,9 @@ from typing import Any
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 
-BEGIN, END = "\ue000", "\ue001"  # for private use: no configuration has them
+BEGIN, END = "\ue000", "\ue001"  # for private use: rare in a configuration
+# Expressions of a template for these characters themselves.
+OWN_MARKS = {BEGIN: r'"\ue000"', END: r'"\ue001"'}
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 STATEMENT = "%"  # begins a mark that is a statement of a template, and no expression
 SIZED = "#"  # begins a mark that is the value of this host, and no expression
@@ -53,8 +55,8 @@ class Lifter:
         addresses = {stand_ins.addresses[real]: name for real, name in names.items()}
         secrets = {value: name for name, value in stand_ins.secrets.items()}
         tuples = {value.replace(".", ","): f'{name} | replace(".", ",")' for value, name in addresses.items()}
-        self._names = {**secrets, **addresses, **tuples}
-        found = [*_alternatives(secrets, ""), *_alternatives([*addresses, *tuples], r"\d")]
+        self._names = {**secrets, **addresses, **tuples, **OWN_MARKS}
+        found = [*_alternatives([*secrets, *OWN_MARKS], ""), *_alternatives([*addresses, *tuples], r"\d")]
         self._pattern = re.compile("|".join(found) or r"(?!)")
 
     def text(self, text: str) -> str:
