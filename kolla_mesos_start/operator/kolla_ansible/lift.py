@@ -246,11 +246,12 @@ def _decoded(content: bytes | None) -> str | None:
 
 
 def _differences(task: Task, one: str, other: str) -> list[Unlifted]:
-    if one == other:
-        return []
-    lines = enumerate(zip(one.split("\n"), other.split("\n")), start=1)
-    first = next((number for number, (left, right) in lines if left != right), 0)
-    return [Unlifted(task.host, task.dest or "", first)]
+    """Each line that differs; only the first one if the others can't be compared line by line."""
+    lines, others = one.split("\n"), other.split("\n")
+    found = [number for number, pair in enumerate(zip(lines, others), start=1) if len(set(pair)) > 1]
+    if len(lines) != len(others):
+        found = found[:1] or [0]
+    return [Unlifted(task.host, task.dest or "", line) for line in found]
 
 
 def _walk(value: Any, lifter: Lifter) -> Any:
