@@ -100,7 +100,7 @@ def test_a_changed_secret_is_a_change_without_its_value() -> None:
 
 
 def test_a_private_key_is_not_shown() -> None:
-    """Whatever the name of its variable or file: an import has those that kolla-ansible copies as they are."""
+    """Whatever the name of its variable or file: an import has those that kolla-ansible copies."""
     key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n"
     mask = Mask({}, {})
     assert mask.value("variables/haproxy_pem", key) == "***"
