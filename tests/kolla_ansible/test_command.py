@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.operator import cli
 from kolla_mesos_start.operator.commands.importing import CannotImport
+from kolla_mesos_start.operator.kolla_ansible import environment
 from tests import CHECKOUT
 from tests.kolla_ansible import fake_ansible
 from tests.kolla_ansible.fake_ansible import FACTS
@@ -70,6 +71,11 @@ MISTAKES = {
         "passwords.yml",
         "$ANSIBLE_VAULT;1.1;AES256\n313\n",
         "passwords.yml: expected a map",
+    ),
+    "passwords without values": (
+        "passwords.yml",
+        "docker_registry_password:\na: {b: }\nc: \nd: ''\n",
+        "passwords.yml: a_b, c: no value: run kolla-genpwd",
     ),
     "a password in globals.d": (
         "globals.d/a.yml",
@@ -147,3 +153,25 @@ def test_an_import_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotImport, match="no container was recorded: correct --tags memcahed"):
         cli.run([*fake_ansible.make(tmp_path), "--tags", "memcahed"])
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize("where", ["venv/share/kolla-ansible", "other/share/kolla-ansible", "checkout"])
+def test_the_release_is_that_of_the_playbooks(where: str, tmp_path: Path) -> None:
+    fake_ansible.make(tmp_path)
+    playbooks = tmp_path / where / "ansible"
+    playbooks.mkdir(parents=True, exist_ok=True)
+    (playbooks / "site.yml").touch()
+    for prefix, release in (("venv", "22.2.0"), ("other", "21.3.0")):
+        (tmp_path / prefix / f"lib/python3.11/site-packages/kolla_ansible-{release}.dist-info").mkdir(
+            parents=True
+        )
+    found = environment.find(tmp_path / where, tmp_path / "venv")
+    releases = {"venv": "22.2.0", "other": "21.3.0", "checkout": ""}
+    assert found.release == releases[where.partition("/")[0]]
+
+
+def test_playbooks_that_cannot_be_copied_are_named(tmp_path: Path) -> None:
+    words = fake_ansible.make(tmp_path)
+    (tmp_path / "venv/share/kolla-ansible/ansible/broken").symlink_to("absent")
+    with pytest.raises(CannotWrite, match=r"broken.* No such file"):
+        cli.run(words)

@@ -134,7 +134,7 @@ def test_nothing_outside_of_the_directory_is_changed(tmp_path: Path, path: str) 
     assert (site / "services/b").read_text() == "1"
 
 
-def test_only_the_owner_can_read_a_private_key_and_a_new_directory(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_key_and_a_new_directory(tmp_path: Path) -> None:
     site = tmp_path / "site"
     directory.write(site, emitted(a="1", key="1"))
     assert stat.S_IMODE(site.stat().st_mode) == 0o700
@@ -213,5 +213,7 @@ def test_the_reasons_of_an_import_are_known_by_the_roles_of_both_ends(tmp_path: 
     edge = {"name": "keystone", "on": "mariadb", "reason": "keystone.conf:12 connection", "hard": True}
     directory.write(tmp_path, Emitted({"imported.json": json.dumps({"edges": [edge]}).encode()}))
     assert directory.reasons(tmp_path) == {("mariadb", "keystone"): "keystone.conf:12 connection"}
-    with pytest.raises(BadUsage, match="give the directory of `kolla_mesos_ctl import`"):
-        directory.reasons(tmp_path / "other")
+    for text in ("[]", '{"edges": ["a"]}', '{"edges": [{"name": "a"}]}', ""):
+        (tmp_path / "imported.json").write_text(text)
+        with pytest.raises(BadUsage, match="give the directory of `kolla_mesos_ctl import`"):
+            directory.reasons(tmp_path)

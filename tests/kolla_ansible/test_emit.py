@@ -15,6 +15,7 @@ from kolla_mesos_start.operator.commands.importing import CannotImport, adoption
 from kolla_mesos_start.operator.deployment import directory as deployments
 from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
+from kolla_mesos_start.operator.kolla_ansible.launch_settings import CAPABILITIES
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.validation.rules import validate
 from tests.kolla_ansible import oracle
@@ -58,6 +59,8 @@ def recorded(run: int, site: Site) -> list[Task]:
         recorder.file("mariadb/galera.cnf", f"threads = {workers}\n")
         recorder.file("keystone/other.conf", f"backend_url = redis://{addresses[host]}:6379\n")
         recorder.file("keystone/own.key", "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n")
+        ceph = "[client.nova]\n\tkey = AQBvV2RkAAAAABAAq0mO5HjYbMfdZ3Yl6ks4Qw==\n"
+        recorder.file("keystone/ceph.client.nova.keyring", ceph)
         recorder.file("keystone/conf.d/own.conf", f"bind = {addresses[host]}\n{{% literal %}}\n")
         if host == HOSTS[0]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
@@ -70,6 +73,7 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.task("shell", "Set it", cmd=command)
             recorder.task("shell", "Copy it", cmd="cat /etc/it | docker exec -i keystone tee /it")
         recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
+        recorder.task("command", "Load it", cmd=f"load {password}")
         start = len(tasks)
         tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
     return tasks
@@ -196,6 +200,26 @@ def test_a_pipe_into_a_container_becomes_a_step_with_all_of_it_unless_the_host_i
     )
 
 
+def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
+    """A shell would change a password such as pa$$word."""
+    (tmp_path / "facts.yml").write_text(FACTS)
+    site = Site(facts.read(tmp_path / "facts.yml", HOSTS), {}, {"admin_password": "s3cret"})
+    recordings = []
+    for run in range(2):
+        recorder = Recorder()
+        recorder.daemon("keystone")
+        secret = importing.stand_ins_of(run, site).secrets["admin_password"]
+        recorder.task("command", cmd=f"docker exec keystone bootstrap 'a b' {secret}\n")
+        recordings.append(recorder.tasks)
+    outcome = importing.make((recordings[0], recordings[1]), site, rules.read(), "", None)
+    directory.write(tmp_path / "site", outcome.emitted)
+    command = load(tmp_path / "site/services/openstack/keystone/keystone_exec/definition.yml")["commands"][
+        "run"
+    ]
+    line = 'sudo -E kolla_set_configs && exec "$@"'
+    assert command["command"] == ["bash", "-c", line, "bash", "bootstrap", "a b", "{{ admin_password }}"]
+
+
 def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     launch = load(imported(tmp_path)[0] / "launch.yml")
     assert (launch["tag"], launch["zookeeper"]) == ("2026.1", "zk-1:2181")
@@ -257,6 +281,21 @@ def test_a_container_that_differs_between_hosts_is_that_of_the_first_and_reporte
     assert "\ue000" not in report + str(launch)
 
 
+def test_a_container_has_the_names_of_launch_yml(tmp_path: Path) -> None:
+    """kolla-ansible has an empty entry where a setting is off, and some capabilities begin with CAP_."""
+
+    def change(recorder: Recorder, number: int) -> None:
+        recorder.daemon(
+            "swift", cap_add=["CAP_NET_ADMIN", "NET_RAW"], tmpfs=[None, "", "/run:size=1g", "/tmp"]
+        )
+
+    launch, _, report = of_two_hosts(tmp_path, change)
+    assert launch["volumes"]["/run"] == launch["volumes"]["/tmp"] == "temporary"
+    assert len(launch["volumes"]) == 4
+    assert launch["capabilities"] == [*CAPABILITIES, "NET_ADMIN"]
+    assert "swift: tmpfs /run: launch.yml has no option size=1g\n" in report
+
+
 def test_a_file_that_is_copied_into_a_directory_is_written_for_each_host(tmp_path: Path) -> None:
     def change(recorder: Recorder, number: int) -> None:
         recorder.task("file", path="/etc/kolla/swift/certs")
@@ -284,8 +323,11 @@ def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
     report = (imported(tmp_path)[0] / "report.txt").read_text()
     assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
-    assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1" in report
-    assert "/keystone/files/own.key: holds a private key as it is in your configuration: " in report
+    assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1 (Setting sysctl values)\n" in report
+    assert "ctl-1: command: /playbooks/roles/keystone/tasks/main.yml:" in report and "load" not in report
+    for name in ("own.key", "ceph.client.nova.keyring"):
+        assert f"/keystone/files/{name}: holds a key as it is in your configuration: " in report
+    assert "other.conf: holds" not in report
     assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
 
 

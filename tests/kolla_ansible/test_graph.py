@@ -99,6 +99,14 @@ def test_no_edge_is_against_the_recorded_order() -> None:
     assert not graph.cycles(found)
 
 
+def test_a_daemon_that_is_started_again_is_there_since_the_first_time() -> None:
+    """The role of OVN's databases runs twice, and each answer to the recorder is that of a fresh host."""
+    recorder = keystone()
+    recorder.task("command", cmd="docker exec memcached flush")
+    recorder.daemon("memcached", "healthcheck_listen memcached 11211")
+    assert not graph.against_order(*derived(recorder))
+
+
 def test_an_address_without_a_listener_is_named_with_its_place() -> None:
     recorder = keystone()
     recorder.file("glance_api/other.conf", f"\n[a]\nbackend_url = redis://{OWN}:6379\n")
@@ -148,6 +156,8 @@ def test_a_cycle_is_found() -> None:
 EXECS = {
     "docker exec keystone kolla_keystone_bootstrap a b": ("keystone", "kolla_keystone_bootstrap a b", {}, ""),
     'docker exec -e A=1 -e B="2" etcd etcdctl get': ("etcd", "etcdctl get", {"A": "1", "B": "2"}, ""),
+    """docker exec -e A="b c" -e D='e f'g x ls""": ("x", "ls", {"A": "b c", "D": "e fg"}, ""),
+    "docker exec -e A=\ue000(b ~ c) | d\ue001 x ls": ("x", "ls", {"A": "\ue000(b ~ c) | d\ue001"}, ""),
     "set -o pipefail && docker exec -it x ls": ("x", "set -o pipefail && ls", {}, ""),
     "echo a\ue000b | c\ue001 | docker exec -i x cat | sort": (
         "x",
@@ -181,6 +191,23 @@ def test_a_command_that_needs_the_host_is_no_step_and_not_forgotten() -> None:
     assert not [step for step in found.steps if step.kind is containers.Kind.EXEC]
 
 
+def test_the_words_of_a_command_stay_words() -> None:
+    recorder = Recorder()
+    recorder.task("command", argv=["docker", "exec", "x", "sh", "-c", "ls /a b"])
+    found = containers.executed(recorder.tasks[0])
+    assert found and found.line == "sh -c 'ls /a b'"
+
+
+def test_a_command_on_a_host_is_left_to_the_operator_unless_it_only_looks() -> None:
+    recorder = keystone()
+    recorder.task("command", "Load it", cmd="modprobe it")
+    recorder.task("command", "IPv6", _raw_params="/usr/sbin/sysctl -n net.ipv6.conf.all.disable_ipv6")
+    recorder.task("command", "Address", cmd="ip -4 -o addr show dev eth0")
+    _, found = derived(recorder)
+    assert [task.name for task in found.left] == ["Load it"]
+    assert [task.name for task in found.dropped] == ["IPv6", "Address"]
+
+
 def test_a_look_is_no_step() -> None:
     recorder = keystone()
     recorder.daemon("rabbitmq")
@@ -202,14 +229,17 @@ def test_hosts_that_do_the_same_are_steps_side_by_side() -> None:
             recorder.host = host
             recorder.toolbox("command", {"cmd": place}, "openvswitch")
             recorder.tasks[-1] = replace(recorder.tasks[-1], place=place)
-    recorder.host = "ctl-1"
-    recorder.bootstrap("bootstrap_keystone", "keystone")
+    for host in ("cmp-1", "ctl-1"):
+        recorder.host = host
+        recorder.bootstrap("bootstrap_keystone", "keystone")
+        recorder.tasks[-1] = replace(recorder.tasks[-1], place="bootstrap.yml:1")
     recorder.toolbox("command", {"cmd": "end"}, "openvswitch")
     found, sorted_tasks = derived(recorder)
     assert [(step.name, len(step.tasks)) for step in sorted_tasks.steps] == [
         ("openvswitch_toolbox_ctl_1", 3),
         ("openvswitch_toolbox_cmp_1", 2),
-        ("bootstrap_keystone", 1),
+        ("bootstrap_keystone_cmp_1", 1),
+        ("bootstrap_keystone_ctl_1", 1),
         ("openvswitch_toolbox", 1),
     ]
     assert "openvswitch_toolbox_cmp_1" not in found.edges

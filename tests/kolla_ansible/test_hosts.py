@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.operator.kolla_ansible import hosts, lift
+from kolla_mesos_start.operator.kolla_ansible import hosts, importing, lift
+from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 from kolla_mesos_start.operator.kolla_ansible.hosts import OWN_HOST, OWN_HOSTNAME, OwnNames
+from kolla_mesos_start.operator.kolla_ansible.importing import Site
 from kolla_mesos_start.render.sandbox import Sandbox
 
 OWN = {f"ctl-{n}": OwnNames({"own_address": f"address_ctl_{n}"}, f"ctl-{n}") for n in (1, 2)}
@@ -82,6 +84,15 @@ def test_an_address_that_other_hosts_do_not_have_is_a_hosts_own(other: str) -> N
         assert lift.template(merged.text) == "{{ own_address_eth1 }}"
     else:
         assert lift.template(merged.text) == "{{ address_cmp1_eth1 }}"
+
+
+def test_hosts_with_similar_names_have_different_variables() -> None:
+    found = {
+        host: HostFacts(host, {"interfaces": ["eth0"], "eth0": {"ipv4": {"address": f"192.0.2.{number}"}}})
+        for number, host in enumerate(("ctl-1", "ctl_1", "ctl.1"))
+    }
+    names = importing.address_names(Site(found, {}, {}))
+    assert list(names.values()) == ["address_ctl_1", "address_ctl_1_", "address_ctl_1__"]
 
 
 def test_a_host_name_in_the_name_of_a_variable_is_no_host_name() -> None:

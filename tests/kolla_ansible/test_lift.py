@@ -62,6 +62,24 @@ def test_a_lifted_text_renders_to_the_text_with_real_values(recorded: str, real:
     assert rendered(LIFTERS[0].text(recorded)) == real
 
 
+def test_the_words_of_a_command_are_those_of_a_shell_and_a_mark_is_not_split() -> None:
+    encoded = base64.b64encode(b"openstack:Zpassword0").decode()
+    lifted = LIFTERS[0].text(f"login 'a b' --as=Zpassword0 {encoded}")
+    assert list(map(lift.template, lift.words(lifted))) == [
+        "login",
+        "a b",
+        "--as={{ password }}",
+        '{{ ("openstack:" ~ password) | b64encode }}',
+    ]
+
+
+def test_a_password_that_the_operator_has_written_into_a_file_becomes_its_variable() -> None:
+    """Into one of /etc/kolla/config. A short one could be any word."""
+    real = {"password": "a-real-password", "other": "admin"}
+    lifter = Lifter(stand_ins(0), NAMES, real)
+    assert lift.template(lifter.text("p = a-real-password, admin")) == "p = {{ password }}, admin"
+
+
 def test_the_same_texts_of_both_recordings_are_lifted_to_the_same() -> None:
     first, second = (Recorder(), Recorder())
     for run, recorder in enumerate((first, second)):

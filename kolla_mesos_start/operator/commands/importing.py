@@ -180,7 +180,7 @@ Make a deployment's directory from kolla-ansible's own playbooks and your config
 
 kolla-ansible's site.yml runs in a copy, in which every module is recorded instead of executed: no host is
 contacted, and nothing is changed. It runs twice, with invented passwords and addresses, so that each place of
-a password or an address is known; your own passwords are never read into DIR. Publish with
+a password or an address is known; the values of your passwords.yml are never written into DIR. Publish with
 
   kolla_mesos_ctl publish DIR --secrets /etc/kolla/passwords.yml
 
@@ -204,7 +204,8 @@ the first container starts:
 For an upgrade, import the next release with --action upgrade into the same DIR: the steps have the new tag as
 their generation, and those after the upgrade of a service wait until no older container of it is left.
 
-After the import DIR is yours. A later import refuses to replace files that you have changed.
+After the import DIR is yours. A later import refuses to replace files that you have changed. One that was
+interrupted while it wrote DIR can't be published: run it again.
 """,
     example="""\
 kolla_mesos_ctl import kolla-ansible --ansible ~/kolla --inventory multinode \\

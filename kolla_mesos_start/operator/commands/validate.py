@@ -8,6 +8,7 @@ from kolla_mesos_start.operator.deployment import source
 from kolla_mesos_start.operator.deployment.findings import ERROR, counted, in_order, shown
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.operator.validation.unused import without_unused_secrets
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(invocation: Invocation) -> int:
     """Needs no ZooKeeper. Status 1 if there is an error."""
-    loaded = invocation.load(is_local=True)
+    loaded, _ = without_unused_secrets(invocation.load(is_local=True))
     is_empty = invocation.environ.get("KOLLA_MISSING_VARIABLES") == "empty"
     wrong = validate(
         loaded.deployment, deployment_id=loaded.name, missing_is_empty=is_empty, given=loaded.given

@@ -1,4 +1,4 @@
-"""Who connects to what: every address with a port in the files, the environment and the arguments."""
+"""Finds connections: every address with a port in the files, the environment and the arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Connection:
 
 
 def pattern(addresses: Sequence[str]) -> re.Pattern[str]:
-    """What finds each of these addresses, or names of hosts, with a port."""
+    """A pattern for each of these addresses, or names of hosts, with a port."""
     names = "|".join(re.escape(each) for each in sorted(addresses, key=len, reverse=True))
     return re.compile(rf"(?<![\w.-])({names}):(\d{{2,5}})(?!\d)")
 
@@ -106,7 +106,7 @@ def databases(file: ConfigFile) -> Iterator[tuple[str, int]]:
 
 
 def database_logins(tasks: Sequence[Task]) -> Iterator[str]:
-    """The users as which a step logs in to the database."""
+    """The users with which a step logs in to the database."""
     for task in tasks:
         args: Mapping[str, object] = task.args.get("module_args") or {}
         if "login_user" in args:

@@ -20,12 +20,20 @@ ONESHOT = ("oneshot", "no")
 # Actions of kolla_container that say how a daemon runs.
 DESCRIBED = ("compare_container", "recreate_or_restart_container", "start_container")
 STARTED = ("recreate_or_restart_container", "start_container")
+COMMANDS = ("command", "shell")
+# Modules that change the host itself.
+OF_HOST = (
+    *("sysctl", "modprobe", "systemd", "systemd_service", "service", "firewalld"),
+    *("lineinfile", "blockinfile"),
+)
 HELPED = re.compile(r" for ([a-z][a-z0-9_-]*)$")
 NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 EXEC = re.compile(r"\b(?:docker|podman) exec\s+")
 # What `docker exec` has before the name of the container. A terminal changes nothing in a step.
 EXEC_OPTIONS_WITH_VALUE = ("-e", "--env", "-u", "--user", "-w", "--workdir")
 TERMINAL_OPTIONS = ("-i", "-t", "-it", "-ti", "--interactive", "--tty")
+# A word of a shell, with quoted parts and marks.
+WORD = re.compile(rf"""(?:{lift.MARK.pattern}|"[^"]*"|'[^']*'|[^\s"'])+""")
 # Commands of the shell before it, which do in a container what they do on the host.
 PORTABLE = re.compile(rf"\s*((set|echo|printf|export)\b({lift.MARK.pattern}|[^|;&<>`$])*(\||;|&&)\s*)*")
 
@@ -54,7 +62,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Daemon:
-    """A container that stays. `started` is the number of the task that starts it, by host."""
+    """A container that stays. `started` is the number of the task that starts it first, by host."""
 
     name: str
     role: str
@@ -74,7 +82,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Step:
-    """What runs once: one task, or consecutive ones of kolla_toolbox. `image_of` is a daemon."""
+    """A one-time step: one task, or consecutive ones of kolla_toolbox. `image_of` is a daemon."""
 
     name: str
     role: str
@@ -96,9 +104,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Containers:
-    """All that was recorded, by what becomes of it. `files` are by host and config directory.
+    """Everything that was recorded, by its use. `files` are by host and config directory.
 
-    `earlier` is what an upgrade does to containers of the release before it.
+    `earlier` are tasks of an upgrade in containers of the release before it.
     """
 
     daemons: Mapping[str, Daemon]
@@ -134,7 +142,7 @@ def sort(
     within: dict[str, list[Task]] = {}
     for task in tasks:
         step, in_container = _step(task, daemons), executed(task)
-        if (step or in_container) and waits.search(f"{task.name}: {_command(task)}"):
+        if (step or task.module in COMMANDS) and waits.search(f"{task.name}: {_command(task)}"):
             unused.append(task)
         elif in_container and (step is None or in_container.host_part):
             outside.append(task)
@@ -184,7 +192,7 @@ def _daemons(tasks: Sequence[Task]) -> Iterator[Daemon]:
         if args["action"] == "compare_container" or task.host not in settings.get(name, {}):
             settings.setdefault(name, {})[task.host] = args
         if args["action"] in STARTED:
-            started.setdefault(name, {})[task.host] = task.number
+            started.setdefault(name, {}).setdefault(task.host, task.number)
     for name, by_host in settings.items():
         yield Daemon(name, roles[name], by_host, started.get(name, {}))
 
@@ -227,7 +235,7 @@ def _is_earlier(step: Step, daemons: Mapping[str, Daemon]) -> bool:
 
 
 def _stopped(tasks: Sequence[Task], steps: Sequence[Step], daemons: Mapping[str, Daemon]) -> Iterator[Task]:
-    """What stops a daemon for a step of its role, after which it is started again."""
+    """Tasks that stop a daemon for a step of its role, after which it is started again."""
     for task in tasks:
         daemon = daemons.get(str(task.args.get("name")))
         if daemon is None or task.args.get("action") != "stop_container":
@@ -242,7 +250,10 @@ def _command(task: Task) -> str:
     if task.module == "kolla_toolbox":
         return f"{args.get('module_name', '')} {args.get('module_args', '')}"
     return str(
-        args.get("_raw_params") or args.get("cmd") or args.get("command") or " ".join(args.get("argv") or ())
+        args.get("_raw_params")
+        or args.get("cmd")
+        or args.get("command")
+        or shlex.join(args.get("argv") or ())
     )
 
 
@@ -263,17 +274,18 @@ class Executed:
 def executed(task: Task) -> Executed | None:
     """What a task runs in a container; None for another task."""
     before, *others = EXEC.split(_command(task).strip())
-    if task.module not in ("command", "shell") or not others:
+    if task.module not in COMMANDS or not others:
         return None
     rest, environment, unknown = others[0], {}, "" if PORTABLE.fullmatch(before) else before.strip()
     while rest.startswith("-"):
         option, _, rest = rest.partition(" ")
         value = ""
         if option in EXEC_OPTIONS_WITH_VALUE:
-            value, _, rest = rest.lstrip().partition(" ")
+            found = WORD.match(rest.lstrip())
+            value, rest = (found[0], rest.lstrip()[found.end() :]) if found else ("", rest)
         if option in ("-e", "--env"):
             name, _, text = value.partition("=")
-            environment[name] = "".join(shlex.split(text))
+            environment[name] = "".join(lift.words(text))
         elif option not in TERMINAL_OPTIONS:
             unknown = unknown or f"{option} {value}".strip()
         rest = rest.lstrip()
@@ -315,7 +327,7 @@ def _named(steps: Iterator[Step]) -> Sequence[Step]:
     every = list(steps)
     for step in every:
         name = step.name
-        if step.kind is not Kind.BOOTSTRAP and any(step.is_beside(other) for other in every):
+        if any(step.is_beside(other) for other in every):
             # A number would be another step's after a change of the inventory.
             name = f"{name}_{NO_NAME.sub('_', step.host)}"
         base, number = name, 2
@@ -356,15 +368,6 @@ def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping
 
 def _is_left(task: Task, config_directory: str) -> bool:
     """Whether it changes the host itself: only the operator can do that."""
-    if task.module in (
-        "sysctl",
-        "modprobe",
-        "systemd",
-        "systemd_service",
-        "service",
-        "firewalld",
-        "lineinfile",
-        "blockinfile",
-    ):
+    if task.module in (*COMMANDS, *OF_HOST):
         return True
     return task.module == "copy" and not (task.dest or "").startswith(f"{config_directory}/")

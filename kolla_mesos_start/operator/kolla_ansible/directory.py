@@ -20,7 +20,7 @@ from typing import Union
 from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.operator.deployment import formats, private_file
 from kolla_mesos_start.operator.deployment.directory import UNFINISHED_IMPORT
-from kolla_mesos_start.operator.kolla_ansible.emitted import PRIVATE_KEY, Emitted
+from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted, has_key
 
 RECORD = "imported.json"
 UNFINISHED = f"services/{UNFINISHED_IMPORT}"
@@ -57,11 +57,11 @@ def reasons(directory: Path) -> Mapping[tuple[str, str], str]:
     """
     try:
         edges = json.loads((directory / RECORD).read_bytes())["edges"]
-    except (OSError, ValueError, KeyError) as error:
+        return {(edge["on"], edge["name"]): edge["reason"] for edge in edges}
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadUsage(
             f"{directory} has no readable {RECORD}: give the directory of `kolla_mesos_ctl import`"
         ) from error
-    return {(edge["on"], edge["name"]): edge["reason"] for edge in edges}
 
 
 def write(directory: Path, emitted: Emitted) -> Sequence[str]:
@@ -133,8 +133,8 @@ def _mark_of(path: Path) -> str | None:
 
 
 def _write(path: Path, content: Content) -> None:
-    """Replace a file or a link, unless it is the same. Others can't read a private key."""
-    is_key = isinstance(content, bytes) and PRIVATE_KEY in content
+    """Replace a file or a link, unless it is the same. Others can't read a key."""
+    is_key = isinstance(content, bytes) and has_key(content)
     if _mark_of(path) == _mark(content) and not is_key:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -203,7 +203,11 @@ class _Emission:
         """The command of an `exec` as a command of a container."""
         in_container = executed(task)
         assert in_container is not None
-        return _shell(service.templates(self.rules.command(in_container.line)))
+        line = self.rules.command(in_container.line)
+        if task.module == "shell":
+            return _shell(service.templates(line))
+        # Without a shell for the words, which may be passwords.
+        return [*_shell('exec "$@"'), "bash", *service.templates(lift.words(line))]
 
     def playbook(self, step: Step) -> str:
         """The recorded modules, as ansible in kolla_toolbox runs them."""

@@ -14,9 +14,15 @@ from kolla_mesos_start.operator.kolla_ansible.hosts import OwnNames
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
-PRIVATE_KEY = b"PRIVATE KEY-----"
+# A private key, or one of Ceph.
+KEY = re.compile(rb"PRIVATE KEY-----|^\s*key\s*=\s*[A-Za-z0-9+/]{38}==\s*$", re.MULTILINE)
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+
+
+def has_key(data: bytes) -> bool:
+    """Whether a file holds a key that is no variable."""
+    return bool(KEY.search(data))
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,9 @@ class Emitted:
             self.links[path] = before
             return
         self.files[path] = data
-        if PRIVATE_KEY in data:  # kolla-ansible copies it as it is; those of secrets.yml are variables.
+        if has_key(data):  # kolla-ansible copies it as it is; those of secrets.yml are variables.
             self.left.append(
-                f"{path}: holds a private key as it is in your configuration: let nobody else read this file"
+                f"{path}: holds a key as it is in your configuration: let nobody else read this file"
             )
 
     def add_task(self, path: str, task: Task) -> None:

@@ -45,7 +45,8 @@ def find(share: Path | None, ansible: Path | None) -> Environment:
     top = (share or prefix.joinpath(*SHARE)).absolute()
     for playbooks in (top / "ansible", top):
         if (playbooks / PLAYBOOK).is_file():
-            return Environment(prefix, playbooks, _release(prefix))
+            # An installed one is PREFIX/share/kolla-ansible.
+            return Environment(prefix, playbooks, _release(top.parent.parent))
     raise BadUsage(f"{top} has no ansible/{PLAYBOOK}: give SHARE, an installed kolla-ansible or a checkout")
 
 

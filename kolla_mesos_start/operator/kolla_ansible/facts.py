@@ -56,7 +56,7 @@ class HostFacts:
         return str(self.values.get("hostname", self.host))
 
     def as_smallest(self) -> HostFacts:
-        """The same host with hardly any CPUs and memory: what depends on these is less there."""
+        """The same host with few CPUs and little memory: numbers that depend on these are smaller."""
         least = {
             name: min(int(self.values[name]), size) for name, size in SMALLEST.items() if name in self.values
         }

@@ -197,7 +197,7 @@ class _Derivation:
                     yield step, daemon.name
 
     def required(self, step: Step) -> Iterator[Connection]:
-        """What a container that runs once needs of what its files name."""
+        """The connections in the files of a one-time container that it can't start without."""
         for file in self.containers.config_files(step.tasks[0].args, step.host):
             for each in clients.in_file(file, self.pattern):
                 if re.fullmatch(self.rules.hard, each.key):

@@ -18,7 +18,7 @@ OWN_ADDRESS, OWN_HOSTNAME, OWN_HOST = "own_address", "own_hostname", "own_host"
 
 @dataclass(frozen=True)
 class OwnNames:
-    """What a host calls itself: the variables of its addresses by their own names, and its host name."""
+    """A host's names for itself: the variables of its addresses by their own names, and its host name."""
 
     addresses: Mapping[str, str]
     hostname: str

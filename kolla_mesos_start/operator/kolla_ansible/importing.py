@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadUsage, listed
+from kolla_mesos_start.operator.deployment import source
 from kolla_mesos_start.operator.kolla_ansible import (
     clusters,
     emit,
@@ -22,6 +23,7 @@ from kolla_mesos_start.operator.kolla_ansible import (
     stand_ins,
 )
 from kolla_mesos_start.operator.kolla_ansible import containers as sorting
+from kolla_mesos_start.operator.kolla_ansible.clusters import Clusters
 from kolla_mesos_start.operator.kolla_ansible.containers import Containers
 from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted, Imported, Names
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
@@ -34,11 +36,13 @@ from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 # Actions of kolla-ansible that can be recorded.
 DEPLOY, UPGRADE = "deploy", "upgrade"
 ACTIONS = (DEPLOY, UPGRADE)
+# The only password that kolla-genpwd leaves without a value. Others would be `None` in config files.
+BLANK = "docker_registry_password"
 
 
 @dataclass(frozen=True)
 class Site:
-    """What is known before the recording: the hosts' facts, the virtual addresses, the names of passwords."""
+    """What is known before the recording: the hosts' facts, virtual addresses and passwords.yml."""
 
     facts: Mapping[str, HostFacts]
     virtual: Mapping[str, str]
@@ -47,7 +51,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an import has made, and what is wrong with it."""
+    """The result of an import, and its problems."""
 
     emitted: Emitted
     containers: Containers
@@ -81,6 +85,9 @@ def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
         groups = recording.inventory(request.environment, request.inventory, Path(name))
     settings = given_files.values(config / "globals.yml")
     passwords = given_files.values(config / "passwords.yml")
+    empty = [name for name, value in source.flattened(passwords) if value is None and name != BLANK]
+    if empty:
+        raise BadUsage(f"{config / 'passwords.yml'}: {listed(empty)}: no value: run kolla-genpwd")
     for path in recording.globals_files(config):
         more = given_files.values(path)
         # Its value would be recorded, and be in the imported files.
@@ -106,47 +113,60 @@ def make(
     zookeeper: str | None,
     action: str = DEPLOY,
 ) -> Outcome:
-    """The directory that two recordings become. Pure."""
+    """Make the directory from two recordings."""
     first, second = recorded
-    names = address_names(site)
-    used = (stand_ins_of(0, site), stand_ins_of(1, site))
-    lifted, unlifted = lift.lift(first, second, (lift.Lifter(used[0], names), lift.Lifter(used[1], names)))
-    dropped = [str(row["match"]) for row in table.dropped]
-    inside = [str(row["match"]) for row in table.inside]
     is_upgrade = action == UPGRADE
-    sorted_first, sorted_lifted = (
-        sorting.sort(tasks, recording.CONFIG_DIRECTORY, dropped, inside, is_upgrade=is_upgrade)
-        for tasks in (first, lifted)
-    )
-    raw, _ = clusters.adapt(sorted_first, table)
-    found, of_clusters = clusters.adapt(sorted_lifted, table)
+    names, used = address_names(site), (stand_ins_of(0, site), stand_ins_of(1, site))
+    passwords = stand_ins.flattened(site.passwords)
+    lifters = (lift.Lifter(used[0], names, passwords), lift.Lifter(used[1], names, passwords))
+    lifted, unlifted = lift.lift(first, second, lifters)
+    raw, _ = _sorted(first, table, is_upgrade=is_upgrade)
+    found, of_clusters = _sorted(lifted, table, is_upgrade=is_upgrade)
     derived = graph.derive(raw, table, places_of(site, used[0]), is_upgrade=is_upgrade)
-    values = {name: real for real, name in names.items()}
     own, own_values = own_names(site, names)
-    secrets = stand_ins.kinds(site.passwords)
-    refused: list[str] = []
-    for each in unlifted:
-        where = f"{each.what}:{each.line}" if each.line else each.what
-        refused.append(
-            f"{each.host}: {where} holds a value made from a secret, an address, or the size of the host"
-        )
-    known = Names(values, secrets, own, own_values)
     real = {stand_in: address for address, stand_in in used[0].addresses.items()}
     warnings = [
         f"{each.name}: the step waits for nothing: is a row in `needs` of --overrides missing?"
         for each in graph.without_needs(derived, found, table)
     ]
-    emitted = emit.emit(
-        Imported(
-            found, derived, known, table, release, zookeeper, action, refused, real, warnings, of_clusters
-        )
+    imported = Imported(
+        containers=found,
+        graph=derived,
+        names=Names(
+            {name: each for each, name in names.items()}, stand_ins.kinds(site.passwords), own, own_values
+        ),
+        rules=table,
+        release=release,
+        zookeeper=zookeeper,
+        action=action,
+        refused=list(map(_not_lifted, unlifted)),
+        real=real,
+        warnings=warnings,
+        clusters=of_clusters,
     )
-    against = graph.against_order(derived, found, is_upgrade=is_upgrade)
-    unresolved = list(dict.fromkeys(each.shown(real) for each in derived.unresolved))
-    cycles = graph.cycles(derived)
     return Outcome(
-        emitted, found, derived, unlifted, against, cycles, of_clusters.issues, unresolved, warnings
+        emitted=emit.emit(imported),
+        containers=found,
+        graph=derived,
+        unlifted=unlifted,
+        against_order=graph.against_order(derived, found, is_upgrade=is_upgrade),
+        cycles=graph.cycles(derived),
+        clusters=of_clusters.issues,
+        unresolved=list(dict.fromkeys(each.shown(real) for each in derived.unresolved)),
+        warnings=warnings,
     )
+
+
+def _sorted(tasks: Sequence[Task], table: Rules, *, is_upgrade: bool) -> tuple[Containers, Clusters]:
+    """The containers of a recording, with the definitions of its clusters."""
+    dropped, inside = ([str(row["match"]) for row in rows] for rows in (table.dropped, table.inside))
+    found = sorting.sort(tasks, recording.CONFIG_DIRECTORY, dropped, inside, is_upgrade=is_upgrade)
+    return clusters.adapt(found, table)
+
+
+def _not_lifted(each: Unlifted) -> str:
+    where = f"{each.what}:{each.line}" if each.line else each.what
+    return f"{each.host}: {where} holds a value made from a secret, an address, or the size of the host"
 
 
 def address_names(site: Site) -> Mapping[str, str]:
@@ -154,14 +174,17 @@ def address_names(site: Site) -> Mapping[str, str]:
     names = {address: name for name, address in site.virtual.items()}
     for host, each in site.facts.items():
         for number, (interface, address) in enumerate(each.interfaces.items()):
-            names[address] = lift.variable("address", host, *([interface] if number else []))
+            variable = lift.variable("address", host, *([interface] if number else []))
+            while variable in names.values():  # Another host's, whose name has other punctuation.
+                variable += "_"
+            names[address] = variable
     return names
 
 
 def own_names(
     site: Site, names: Mapping[str, str]
 ) -> tuple[Mapping[str, hosts.OwnNames], Mapping[str, Mapping[str, str]]]:
-    """What each host calls itself, and the values of these variables."""
+    """The names of each host for itself, and the values of these variables."""
     own, values = {}, {}
     for host, each in site.facts.items():
         variables = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ class _OneHost:
 
     def capabilities(self) -> Sequence[str]:
         """All capabilities if there are more than the usual ones."""
-        added = [str(each) for each in self.settings.get("cap_add") or ()]
+        added = [re.sub("^CAP_", "", str(each)) for each in self.settings.get("cap_add") or ()]
         more = [each for each in added if each not in CAPABILITIES]
         return [*CAPABILITIES, *more] if added else []
 
@@ -90,8 +91,11 @@ class _OneHost:
                 yield path, "temporary"
             elif source and path:
                 yield path, self.volume(source, options.split(","))
-        for path in self.settings.get("tmpfs") or ():
-            yield str(path).partition(":")[0].rstrip("/"), "temporary"
+        for each in filter(None, self.settings.get("tmpfs") or ()):
+            path, _, options = str(each).partition(":")
+            yield path.rstrip("/"), "temporary"
+            if options:
+                self.refuse(f"tmpfs {path}: launch.yml has no option {options}")
 
     def volume(self, source: str, options: Sequence[str]) -> Mapping[str, Any]:
         """A volume of docker for launch.yml."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
@@ -29,6 +31,8 @@ TOKEN = re.compile(f"{BEGIN}[^{END}]*{END}|[A-Za-z0-9_-]+|.", re.DOTALL)
 BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 # A brace before the next tag would join its braces. A carriage return becomes a tag, too.
 TEMPLATE_SYNTAX = re.compile(r"\{\{|\{%|\{#|\{(?=\Z|\r)|\r")
+# characters: a shorter real password could be any word of a file
+LEAST_PASSWORD = 12
 # Names without meaning outside of kolla-ansible's own run.
 NAME = re.compile(r"[^A-Za-z0-9_]")
 
@@ -50,10 +54,16 @@ def variable(*parts: str) -> str:
 class Lifter:
     """Replaces the stand-ins of one recording by marks."""
 
-    def __init__(self, stand_ins: StandIns, names: Mapping[str, str]) -> None:
-        """`names` are the variables of real addresses."""
+    def __init__(
+        self,
+        stand_ins: StandIns,
+        names: Mapping[str, str],
+        passwords: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`names` are the variables of real addresses, and `passwords` the real ones by their variables."""
         addresses = {stand_ins.addresses[real]: name for real, name in names.items()}
-        secrets = {value: name for name, value in stand_ins.secrets.items()}
+        secrets = {value: name for name, value in passwords.items() if len(value) >= LEAST_PASSWORD}
+        secrets.update({value: name for name, value in stand_ins.secrets.items()})
         tuples = {value.replace(".", ","): f'{name} | replace(".", ",")' for value, name in addresses.items()}
         self._names = {**secrets, **addresses, **tuples, **OWN_MARKS}
         found = [*_alternatives([*secrets, *OWN_MARKS], ""), *_alternatives([*addresses, *tuples], r"\d")]
@@ -125,6 +135,18 @@ def template(lifted: str) -> str:
     )
     # jinja2 removes one newline at the end.
     return "".join(made) + ("\n" if lifted.endswith("\n") else "")
+
+
+def words(lifted: str) -> Sequence[str]:
+    """The words of a command, as a shell splits them, but without splitting marks."""
+    marks: list[str] = []
+
+    def numbered(found: re.Match[str]) -> str:
+        marks.append(found[0])
+        return _mark(str(len(marks) - 1))
+
+    split = shlex.split(MARK.sub(numbered, lifted))
+    return [MARK.sub(lambda found: marks[int(found[1])], word) for word in split]
 
 
 def templates(lifted: Any) -> Any:
@@ -217,8 +239,8 @@ def _sized(one: Any, other: Any) -> tuple[Any, bool]:
     if one == other:
         return one, True
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        pairs = {key: _sized(value, other[key]) for key, value in one.items()}
-        return {key: value for key, (value, _) in pairs.items()}, all(same for _, same in pairs.values())
+        by_key = {key: _sized(value, other[key]) for key, value in one.items()}
+        return {key: value for key, (value, _) in by_key.items()}, all(same for _, same in by_key.values())
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         each = [_sized(*values) for values in zip(one, other)]
         return [value for value, _ in each], all(same for _, same in each)

@@ -1,4 +1,4 @@
-"""Who listens where: from healthchecks, from HAProxy's files, and from rules.
+"""Finds listeners, the daemon at each address: from healthchecks, from HAProxy's files, and from rules.
 
 Addresses are the stand-ins of one recording, so that each is unique.
 """

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.operator.deployment import formats
 
 PLUGINS = Path(__file__).with_name("plugins")
@@ -31,7 +32,11 @@ def copy(source: Path, into: Path) -> Path:
     (into / ANSWERS).write_text(json.dumps(answers), encoding="utf-8")
     (into / COMPUTATIONS).write_text(json.dumps(table["computations"]), encoding="utf-8")
     copied = into / "playbooks"
-    shutil.copytree(source, copied, ignore=shutil.ignore_patterns("library", "releasenotes", "*.pyc"))
+    try:
+        shutil.copytree(source, copied, ignore=shutil.ignore_patterns("library", "releasenotes", "*.pyc"))
+    except shutil.Error as error:
+        path, _, why = error.args[0][0]
+        raise CannotWrite(f"{path} can't be copied: {why}") from error
     heads = re.compile(rf"^(\s*(?:- )?){COLLECTIONS}\.({'|'.join(names)}):", re.MULTILINE)
     for file in copied.rglob("*.yml"):
         text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Runs the copied playbooks once, and reads what the recorder wrote.
+"""Runs the copied playbooks once, and reads the trace of the recorder.
 
 Ansible is a process of its own, with its own directories and without the operator's ansible.cfg.
 """

@@ -14,9 +14,9 @@ from kolla_mesos_start.operator.kolla_ansible.recording import Task
 def add_tasks(made: Emitted, imported: Imported) -> None:
     """Add the tasks and the addresses for which the directory has nothing."""
     for task in imported.containers.left:
-        what = task.dest or ", ".join(
-            f"{key} {value}" for key, value in task.args.items() if key in ("name", "value", "state")
-        )
+        shown = [f"{key} {task.args[key]}" for key in ("name", "value", "state") if key in task.args]
+        # The text of a command may have secrets.
+        what = task.dest or ", ".join(shown) or task.place
         made.left.append(f"{task.host}: {task.module}: {what} ({task.name})")
     made.left += (
         f"{task.host}: in the running container, before it is replaced: {task.name}"

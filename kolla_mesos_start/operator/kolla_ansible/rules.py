@@ -58,7 +58,7 @@ class Rules:
         ]
 
     def answering(self, name: str, port: int) -> Sequence[str | None]:
-        """What answers a daemon or a step at a port, as the first rule says; empty without a rule.
+        """The daemon that answers a daemon or a step at a port, as the first rule says; empty without a rule.
 
         None is something outside of the deployment.
         """
@@ -71,7 +71,7 @@ class Rules:
         return any(row["on"] is None and re.fullmatch(row["name"], step) for row in self.needs)
 
     def command(self, text: str) -> str:
-        """The command without what only a recording has."""
+        """The command without the parts that only a recording has."""
         for row in self.rewritten:
             text = re.sub(row["match"], row["by"], text)
         return text

@@ -573,3 +573,17 @@ def test_what_only_containers_are_given_is_found_in_a_directory_of_theirs(tmp_pa
     write_files(tmp_path, secrets__port="1")
     too = "port is in KOLLA_VARIABLES_DIR too, which has precedence; this value would be in ZooKeeper"
     assert f"variables.yml:2: warning: {too}" in said(KOLLA_VARIABLES_DIR=str(tmp_path / "secrets"))
+
+
+def test_a_value_of_the_secrets_that_nothing_uses_is_not_checked(tmp_path: Path) -> None:
+    """Nor is it published: kolla-ansible's passwords.yml has an empty one."""
+    site = write_files(
+        tmp_path / "site", services__a__definition_yml="commands: {a: {command: 'a {{ pin }}'}}\n"
+    )
+    (tmp_path / "passwords.yml").write_text("pin: '1'\ndocker_registry_password:\n")
+    done = subprocess.run(
+        (sys.executable, TOOL, "validate", site, "--secrets", tmp_path / "passwords.yml"),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 service, 0 errors, 0 warnings\n")
