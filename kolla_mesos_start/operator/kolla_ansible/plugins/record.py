@@ -80,9 +80,7 @@ class ActionModule(ActionBase):
         try:
             line = json.dumps(entry, default=str, ensure_ascii=False).encode() + b"\n"
         except UnicodeEncodeError as error:  # The name of a file.
-            raise AnsibleError(
-                f"{ascii(entry.get('dest') or entry['args'])} is not UTF-8: rename it"
-            ) from error
+            raise AnsibleError(f"{entry.get('dest') or entry['args']!a} is not UTF-8: rename it") from error
         with open(os.path.join(DIRECTORY, "trace"), "ab") as trace:
             fcntl.flock(trace, fcntl.LOCK_EX)
             trace.write(line)
