@@ -51,6 +51,8 @@ def recorded(run: int, site: Site) -> list[Task]:
             login = {"login_host": addresses[host], "login_password": "{{ not ours }}", "name": "keystone"}
             recorder.toolbox("mysql_db", login)
             recorder.toolbox("mysql_user", {**login, "password": password})
+            recorder.toolbox("rabbitmq_user", {"user": "openstack"}, user="rabbitmq")
+            recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
         url = f"mysql+pymysql://keystone:{password}@{addresses[HOSTS[0]]}:3306/keystone"
         recorder.file("keystone/keystone.conf", f"[database]\nconnection = {url}\n[a]\nhost = {host}\n")
         workers = used.facts[host].values["processor_vcpus"]
@@ -170,6 +172,26 @@ def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(
     assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
 
 
+@pytest.mark.parametrize(
+    ("step", "module", "user"),
+    [
+        ("keystone/keystone_toolbox", "mysql_db", None),
+        ("keystone/keystone_toolbox_2", "rabbitmq_user", "rabbitmq"),
+        ("openvswitch/openvswitch_toolbox", "openvswitch_bridge", "root"),
+    ],
+)
+def test_a_module_of_kolla_toolbox_runs_as_its_user(
+    tmp_path: Path, step: str, module: str, user: str | None
+) -> None:
+    """Rabbitmqctl refuses all others, and the socket of Open vSwitch is root's."""
+    site = imported(tmp_path)[0]
+    command = load(site / f"services/openstack/{step}/definition.yml")["commands"]["run"]
+    assert module in (site / f"services/openstack/{step}/files/steps.yml").read_text()
+    assert (command.get("user"), command["files"]["steps.yml"].get("owner")) == (user, user)
+    # The image's own user may neither become another one nor read the other's files.
+    assert load(site / "launch.yml")["services"][f"openstack/{step}"].get("user") == (0 if user else None)
+
+
 def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path: Path) -> None:
     site, outcome = imported(tmp_path)
     definition = load(site / "services/openstack/keystone/nova_libvirt/definition.yml")
@@ -260,6 +282,8 @@ def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
     lines = adoption(imported(tmp_path)[1]).decode().splitlines()
     assert [line.partition("  # ")[0] for line in lines] == [
         "keystone_toolbox/run",
+        "keystone_toolbox_2/run",
+        "openvswitch_toolbox/run",
         "bootstrap_keystone/run",
         "keystone_exec/run",
     ]

@@ -226,7 +226,9 @@ class _Emission:
             command["env"] = writer.templates(self.environment(settings))
             # Such as clouds.yaml, which modules of OpenStack read.
             of_toolbox = writer.config_files({step.host: self.files_of(settings, step.host)})
-            command["files"] = {**of_toolbox, PLAYBOOK: {"dest": f"/tmp/{PLAYBOOK}"}}
+            command["user"] = step.user
+            playbook = {"dest": f"/tmp/{PLAYBOOK}", **({"owner": step.user} if step.user else {})}
+            command["files"] = {**of_toolbox, PLAYBOOK: playbook}
         elif step.kind is Kind.EXEC:
             settings = (
                 self.containers.daemons[step.image_of].settings.get(step.host)
@@ -250,9 +252,16 @@ class _Emission:
         if dependencies:
             command["dependencies"] = dependencies
         writer.write(
-            {"commands": {"run": {key: value for key, value in command.items() if value not in ({}, [], ())}}}
+            {
+                "commands": {
+                    "run": {key: value for key, value in command.items() if value not in (None, {}, [], ())}
+                }
+            }
         )
-        self.services[path] = self.container(step.name, settings, [step.host])
+        self.services[path] = {
+            **self.container(step.name, settings, [step.host]),
+            **({"user": 0} if step.user else {}),
+        }
         self.made.origins[path] = [
             {"host": each.host, "task": each.name, "place": each.place} for each in step.tasks
         ]
