@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,6 +34,8 @@ SOURCES = {
     "neutron/neutron-base": "neutron",
     "nova/nova-base": "nova",
 }
+# The last release with the collection openvswitch.openvswitch, which Kolla takes from Galaxy.
+OPENVSWITCH = "ansible", "10.7.0"
 PLUGINS = (
     *("horizon", "placement/placement-base", "neutron/neutron-base", "neutron/neutron-server"),
     *("nova/nova-base", "nova/nova-compute"),
@@ -45,10 +48,7 @@ class WholeImages(ImportedImages):
     place = "whole-images"
     requirements, constraints = RECIPE / "requirements.txt", RECIPE / "constraints.txt"
     services: Mapping[str, tuple[str, str]] = {}  # Nothing is pasted.
-    collections = (
-        *ImportedImages.collections,
-        *("community/rabbitmq", "openvswitch/openvswitch", "ansible/netcommon", "ansible/utils"),
-    )
+    collections = (*ImportedImages.collections, "community/rabbitmq")
     dockerfiles: Mapping[str, str] = {
         **{name: name for name in ("base", "cron", "keepalived", "memcached", "mariadb-server", "rabbitmq")},
         **{name: name for name in ("kolla-toolbox", "openstack-base", "horizon")},
@@ -121,16 +121,19 @@ class WholeImages(ImportedImages):
             shutil.copy(contexts / "openstack-base" / "plugins-archive", contexts / place)
         pinned = dict(line.split("==") for line in self.constraints.read_text().splitlines())
         for place, package in SOURCES.items():
-            wanted = ("--no-deps", "--no-binary", package, f"{package}=={pinned[package]}")
-            run(
-                (
-                    python_for_keystone(),
-                    *PIP,
-                    "download",
-                    "--dest",
-                    str(contexts / "sources" / package),
-                    *wanted,
-                )
-            )
-            (source,) = (contexts / "sources" / package).iterdir()
+            source = _download(contexts / "sources", package, pinned[package], "--no-binary", package)
             shutil.copy(source, contexts / place / f"{place.rpartition('/')[2]}-archive")
+        with zipfile.ZipFile(_download(contexts / "sources", *OPENVSWITCH)) as wheel:
+            names = (each for each in wheel.namelist() if each.startswith("ansible_collections/openvswitch/"))
+            wheel.extractall(contexts / "sources", names)
+        collections = contexts / self.dockerfiles["kolla-toolbox"] / "collections"
+        shutil.copytree(contexts / "sources" / "ansible_collections", collections, dirs_exist_ok=True)
+
+
+def _download(directory: Path, package: str, version: str, *options: str) -> Path:
+    """A package's file from PyPI."""
+    place = directory / package
+    words = ("download", "--no-deps", *options, "--dest", str(place), f"{package}=={version}")
+    run((python_for_keystone(), *PIP, *words))
+    (found,) = place.iterdir()
+    return found
