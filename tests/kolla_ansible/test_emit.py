@@ -39,20 +39,22 @@ def recorded(run: int, site: Site) -> list[Task]:
     for host in HOSTS:
         recorder = Recorder(host)
         recorder.daemon("kolla_toolbox")
+        recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
         recorder.daemon(
             "mariadb",
             "healthcheck.sh --connect",
             privileged=True,
             devices=["/dev/kvm"],
             volumes_from=["other"],
-            dimensions={"ulimits": {"nofile": {"soft": 1, "hard": 2}}},
+            dimensions={
+                "ulimits": {"nofile": {"soft": 1, "hard": 2}, "RLIMIT_NPROC": {"soft": 3, "hard": 4}}
+            },
         )
         if host == HOSTS[0]:
             login = {"login_host": addresses[host], "login_password": "{{ not ours }}", "name": "keystone"}
             recorder.toolbox("mysql_db", login)
             recorder.toolbox("mysql_user", {**login, "password": password})
             recorder.toolbox("rabbitmq_user", {"user": "openstack"}, user="rabbitmq")
-            recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
         url = f"mysql+pymysql://keystone:{password}@{addresses[HOSTS[0]]}:3306/keystone"
         recorder.file("keystone/keystone.conf", f"[database]\nconnection = {url}\n[a]\nhost = {host}\n")
         workers = used.facts[host].values["processor_vcpus"]
@@ -121,12 +123,17 @@ def test_a_number_that_depends_on_the_cpus_is_a_value_of_each_host_and_listed(tm
     assert "CPUs or the memory of a host:\n  openstack/keystone/mariadb: galera_cnf_1\n" in report
 
 
-def test_the_directory_is_valid(tmp_path: Path) -> None:
-    site, outcome = imported(tmp_path)
+def errors(site: Path) -> list[str]:
+    """What `kolla_mesos_ctl validate` finds."""
     deployment = deployments.read(site)
     secrets = dict.fromkeys(deployment.secrets, b"s3cret")
     deployment = deployment._replace(variables={**deployment.variables, **secrets})
-    assert [each.message for each in validate(deployment) if each.severity == "error"] == []
+    return [each.message for each in validate(deployment) if each.severity == "error"]
+
+
+def test_the_directory_is_valid(tmp_path: Path) -> None:
+    site, outcome = imported(tmp_path)
+    assert errors(site) == []
     assert not (outcome.unlifted or outcome.cycles or outcome.against_order)
 
 
@@ -172,12 +179,27 @@ def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(
     assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
 
 
+def test_a_daemon_waits_for_the_step_of_its_own_host_only(tmp_path: Path) -> None:
+    """A host that is down keeps no other from starting."""
+    row = "{name: nova_libvirt, on: 'openvswitch_toolbox.*', local: true, reason: ours}"
+    (tmp_path / "rules.yml").write_text(f"{ALONE}needs: [{row}]\n")
+    site, _ = imported(tmp_path, tmp_path / "rules.yml")
+    service = site / "services/openstack/keystone/nova_libvirt"
+    daemon = load(service / "definition.yml")["service"]["daemon"]
+    assert daemon["dependencies"] == ["{{ after_openvswitch }}"]
+    assert {host: each["after_openvswitch"] for host, each in load(service / "variables.yml").items()} == {
+        "ctl-1": "openvswitch_toolbox_ctl_1/run",
+        "ctl-2": "openvswitch_toolbox_ctl_2/run",
+    }
+    assert errors(site) == []
+
+
 @pytest.mark.parametrize(
     ("step", "module", "user"),
     [
         ("keystone/keystone_toolbox", "mysql_db", None),
         ("keystone/keystone_toolbox_2", "rabbitmq_user", "rabbitmq"),
-        ("openvswitch/openvswitch_toolbox", "openvswitch_bridge", "root"),
+        ("openvswitch/openvswitch_toolbox_ctl_2", "openvswitch_bridge", "root"),
     ],
 )
 def test_a_module_of_kolla_toolbox_runs_as_its_user(
@@ -226,7 +248,7 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     assert (mariadb["replicas"], mariadb["privileged"], mariadb["limits"]) == (
         "each",
         True,
-        {"nofile": "1:2"},
+        {"nofile": "1:2", "nproc": "3:4"},
     )
     assert mariadb["devices"] == ["/dev/kvm"]
     assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
@@ -281,9 +303,10 @@ def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path:
 def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
     lines = adoption(imported(tmp_path)[1]).decode().splitlines()
     assert [line.partition("  # ")[0] for line in lines] == [
+        "openvswitch_toolbox_ctl_1/run",
         "keystone_toolbox/run",
         "keystone_toolbox_2/run",
-        "openvswitch_toolbox/run",
         "bootstrap_keystone/run",
         "keystone_exec/run",
+        "openvswitch_toolbox_ctl_2/run",
     ]

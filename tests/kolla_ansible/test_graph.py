@@ -139,6 +139,18 @@ def test_a_rule_of_the_operator_adds_a_dependency() -> None:
     assert edges(derived(keystone(), table)[0], "glance_api")["memcached"].reason == "ours"
 
 
+def test_the_agent_of_open_vswitch_starts_after_its_bridges() -> None:
+    """It ends if one is missing; and ovs-vsctl waits for openvswitch_vswitchd."""
+    recorder = Recorder()
+    for name in ("openvswitch_db", "openvswitch_vswitchd"):
+        recorder.daemon(name)
+    recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
+    recorder.daemon("neutron_openvswitch_agent")
+    found, _ = derived(recorder)
+    assert set(edges(found, "openvswitch_toolbox")) == {"openvswitch_db", "openvswitch_vswitchd"}
+    assert edges(found, "neutron_openvswitch_agent")["openvswitch_toolbox"].is_local
+
+
 def test_a_cycle_is_found() -> None:
     needs = [{"name": "mariadb", "on": "keystone", "reason": "ours"}]
     found, _ = derived(keystone(), replace(RULES, needs=needs))

@@ -119,7 +119,7 @@ class _Emission:
         }
         steps = {each.name: f"{PREFIX}/{each.role}/{each.name}" for each in self.containers.steps}
         self.paths = {**steps, **daemons}
-        self.steps = {each.name for each in self.containers.steps}
+        self.steps = {each.name: each for each in self.containers.steps}
         images = [
             str(each.first.get("image", "")).rpartition(":")[2] for each in self.containers.daemons.values()
         ]
@@ -143,7 +143,7 @@ class _Emission:
         writer = _Service(self, path, daemon.hosts)
         settings = writer.settings(daemon.settings)
         definition: dict[str, Any] = {"command": "kolla_start"}
-        dependencies = self.dependencies(daemon.name)
+        dependencies = self.dependencies(daemon.name, writer)
         if dependencies:
             definition["dependencies"] = dependencies
         if daemon.name in self.retiring:
@@ -248,7 +248,7 @@ class _Emission:
             command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
         self.note(settings)
         command["succeeds"] = self.rules.statuses(step.name)
-        dependencies = self.dependencies(step.name)
+        dependencies = self.dependencies(step.name, writer)
         if dependencies:
             command["dependencies"] = dependencies
         writer.write(
@@ -308,12 +308,16 @@ class _Emission:
             "fall": int(check.get("retries", 3)),
         }
 
-    def dependencies(self, name: str) -> list[Any]:
+    def dependencies(self, name: str, writer: _Service) -> list[Any]:
         found: list[Any] = []
+        own: dict[str, dict[str, str]] = {}  # by role: the last step of each host
         for edge in self.graph.edges.get(name, ()):
-            if edge.is_hard and edge.on in self.paths:
+            if edge.is_hard and edge.on in self.steps and edge.is_local:
+                step = self.steps[edge.on]
+                own.setdefault(step.role, {})[step.host] = f"{step.name}/run"
+            elif edge.is_hard and edge.on in self.paths:
                 found.append(self.dependency(edge))
-        return found
+        return [*found, *(writer.of_each_host(f"after_{role}", paths) for role, paths in own.items())]
 
     def dependency(self, edge: Edge) -> Any:
         role = self.paths[edge.on].rpartition("/")[2]
@@ -369,7 +373,14 @@ class _Emission:
         dimensions = dict(settings.get("dimensions") or {})
         limits = dimensions.pop("ulimits", None) or {}
         if limits:
-            yield "limits", {key: f"{each['soft']}:{each['hard']}" for key, each in limits.items()}
+            # With podman, kolla-ansible writes RLIMIT_NOFILE for nofile.
+            yield (
+                "limits",
+                {
+                    key.lower().removeprefix("rlimit_"): f"{each['soft']}:{each['hard']}"
+                    for key, each in limits.items()
+                },
+            )
         for key, value in dimensions.items():
             self.made.refused.append(
                 f"{name}: {key} {value}: launch.yml has no such limit; `memory` and `cpu`?"
@@ -569,6 +580,15 @@ class _Service:
         for host in merged.values.keys() & self.values.keys():
             self.values[host].update(merged.values[host])
         self.own_used.update(re.findall(r"own_[a-z0-9_]+", " ".join(lift.expressions(merged.text))))
+
+    def of_each_host(self, name: str, values: Mapping[str, str]) -> str:
+        """A template for the value of each host; the value, if there is one for all."""
+        if len(set(values.values())) == 1:
+            return next(iter(values.values()))
+        name = lift.variable(name)
+        for host in self.hosts:
+            self.values[host][name] = values[host]
+        return f"{{{{ {name} }}}}"
 
     def templates(self, value: Any) -> Any:
         """The same with templates in place of marks."""

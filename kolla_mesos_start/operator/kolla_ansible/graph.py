@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 @dataclass(frozen=True)
 class Edge:
-    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host; `is_all`: on each.
+    """`name`, a daemon or a step, needs `on`. `is_local`: that on the same host; `is_all`: on each.
 
     `is_new`: no container of an older release may be left.
     """
@@ -253,16 +253,16 @@ class _Derivation:
     def by_rules(self) -> Iterator[Edge]:
         names = [*self.containers.daemons, *(step.name for step in self.containers.steps)]
         for row in self.rules.needs:
-            if row["on"] in names:
-                for name in names:
-                    if re.fullmatch(row["name"], name):
-                        yield Edge(
-                            name,
-                            row["on"],
-                            str(row["reason"]),
-                            is_local=bool(row.get("local")),
-                            is_all=bool(row.get("all")),
-                        )
+            needed = [each for each in names if row["on"] and re.fullmatch(row["on"], each)]
+            for name in names:
+                for on in needed if re.fullmatch(row["name"], name) else ():
+                    yield Edge(
+                        name,
+                        on,
+                        str(row["reason"]),
+                        is_local=bool(row.get("local")),
+                        is_all=bool(row.get("all")),
+                    )
 
 
 def _joined(one: Edge, other: Edge) -> Edge:
