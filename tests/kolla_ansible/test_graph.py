@@ -151,6 +151,14 @@ def test_the_agent_of_open_vswitch_starts_after_its_bridges() -> None:
     assert edges(found, "neutron_openvswitch_agent")["openvswitch_toolbox"].is_local
 
 
+def test_a_step_waits_for_rabbitmq_if_it_creates_users_there() -> None:
+    """The role that is recorded is the one that needs the users: kolla-ansible's own helps it."""
+    recorder = Recorder()
+    recorder.daemon("rabbitmq")
+    recorder.toolbox("rabbitmq_user", {"user": "openstack"}, "nova", user="rabbitmq")
+    assert "rabbitmq" in edges(derived(recorder)[0], "nova_toolbox")
+
+
 def test_a_cycle_is_found() -> None:
     needs = [{"name": "mariadb", "on": "keystone", "reason": "ours"}]
     found, _ = derived(keystone(), replace(RULES, needs=needs))

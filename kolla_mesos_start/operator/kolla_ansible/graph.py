@@ -251,11 +251,15 @@ class _Derivation:
             yield Edge(name, daemon, connection.place, is_hard, is_own)
 
     def by_rules(self) -> Iterator[Edge]:
-        names = [*self.containers.daemons, *(step.name for step in self.containers.steps)]
+        modules: dict[str, list[str]] = {name: [] for name in self.containers.daemons}
+        for step in self.containers.steps:
+            modules[step.name] = [str(task.args.get("module_name", "")) for task in step.tasks]
         for row in self.rules.needs:
-            needed = [each for each in names if row["on"] and re.fullmatch(row["on"], each)]
-            for name in names:
-                for on in needed if re.fullmatch(row["name"], name) else ():
+            needed = [each for each in modules if row["on"] and re.fullmatch(row["on"], each)]
+            for name in modules:
+                found = modules[name] if "module" in row else [name]
+                pattern = row["module"] if "module" in row else row["name"]
+                for on in needed if any(re.fullmatch(pattern, each) for each in found) else ():
                     yield Edge(
                         name,
                         on,
