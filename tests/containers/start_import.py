@@ -94,7 +94,8 @@ enable_cron: false
     ("--tags", "common,loadbalancer,mariadb,memcached,keystone"),
     ("/dev", "/run"),
 )
-# The machine has neither KVM nor a kernel with openvswitch, and no modules.
+# The machine has neither KVM nor a kernel with openvswitch, and no modules. The wrappers of neutron's agents start
+# containers with Docker's client, which is in no registry here.
 WHOLE = Site(
     WholeImages,
     "eth0",
@@ -104,6 +105,7 @@ WHOLE = Site(
 kolla_container_engine: podman
 nova_compute_virt_type: qemu
 ovs_datapath: netdev
+neutron_agents_wrappers: false
 """,
     left_out=("/lib/modules",),
 )

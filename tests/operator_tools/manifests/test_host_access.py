@@ -89,8 +89,13 @@ def test_compose_has_keys_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["quadlet", "compose"])
 def test_what_the_host_loses_at_each_boot_is_named(tmp_path: Path, format: str) -> None:
-    """Podman refuses to start a container with a path that does not exist, and so does Compose here."""
-    (note,) = [note for note in made(tmp_path, format).notes if "/run/netns" in note]
+    """Podman refuses to start a container with a path that does not exist, and so does Compose here.
+
+    A path without propagation may be a socket.
+    """
+    socket = "      /run/a.sock: {host: /run/a.sock}\n  web:"
+    launch = LAUNCH.replace("  web:", socket)
+    (note,) = [note for note in made(tmp_path, format, launch).notes if " /run/" in note]
     assert note.startswith("on cmp-1: create /run/netns at each boot")
 
 
