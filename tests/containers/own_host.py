@@ -15,12 +15,10 @@ from tests.containers.images import ALONE
 # Kolla's containers share these with their host. The directories are those that `manifests` names. Of what an
 # operator sets with sysctl only this matters here.
 SETUP = """\
+mount -t sysfs sysfs /mnt
+mount --rbind /sys/fs/cgroup /mnt/fs/cgroup
+mount --move /mnt /sys
 for directory in /run /dev/shm; do mount -t tmpfs tmpfs $directory; mount --make-shared $directory; done
-mkdir /run/cgroup
-mount --rbind /sys/fs/cgroup /run/cgroup
-mount -t sysfs sysfs /sys
-mount --rbind /run/cgroup /sys/fs/cgroup
-umount --lazy --recursive /run/cgroup
 mkdir -p /run/lock/nova /run/libvirt /run/netns /run/nova /run/openvswitch
 hostname "$OWN_NAME"
 printf '127.0.0.1 localhost\\n%s %s\\n' "$OWN_ADDRESS" "$OWN_NAME" >/run/hosts

@@ -38,7 +38,7 @@ def recorded(run: int, site: Site) -> list[Task]:
     tasks: list[Task] = []
     for host in HOSTS:
         recorder = Recorder(host)
-        recorder.daemon("kolla_toolbox")
+        recorder.daemon("kolla_toolbox", volumes=["/run/:/run/:shared"])
         recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
         recorder.daemon(
             "mariadb",
@@ -253,6 +253,19 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     assert mariadb["devices"] == ["/dev/kvm"]
     assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
     assert mariadb["volumes"]["/var/log/kolla"] == {"volume": "kolla_logs"}
+
+
+def test_agents_with_the_run_of_the_host_have_a_directory_of_their_own(tmp_path: Path) -> None:
+    """All steps of kolla_toolbox run beside it, and an agent refuses the directory of another one."""
+    services = load(imported(tmp_path)[0] / "launch.yml")["services"]
+    having = {name.rpartition("/")[2] for name, each in services.items() if "env" in each}
+    assert having == {
+        *("kolla_toolbox", "keystone_toolbox", "keystone_toolbox_2"),
+        *("openvswitch_toolbox_ctl_1", "openvswitch_toolbox_ctl_2"),
+    }
+    assert services["openstack/keystone/kolla_toolbox"]["env"] == {
+        "KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"
+    }
 
 
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
     *("NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 )
+# Containers with the host's /run would share the agent's own directory below it.
+SHARED_RUN, OWN_RUN = {"/", "/run"}, {"KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"}
 # Settings of kolla_container for namespaces, and the keys of launch.yml.
 NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
 # Settings of kolla_container that become something else, or concern only kolla-ansible's own containers.
@@ -350,6 +352,8 @@ class _Emission:
         volumes = dict(self.volumes(name, settings))
         if volumes:
             found["volumes"] = volumes
+        if SHARED_RUN & volumes.keys():
+            found["env"] = OWN_RUN
         added = [str(each) for each in settings.get("cap_add") or ()]
         if added:
             found["capabilities"] = [*CAPABILITIES, *(each for each in added if each not in CAPABILITIES)]
