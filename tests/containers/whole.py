@@ -51,7 +51,7 @@ class WholeImages(ImportedImages):
     collections = (*ImportedImages.collections, "community/rabbitmq")
     dockerfiles: Mapping[str, str] = {
         **{name: name for name in ("base", "cron", "keepalived", "memcached", "mariadb-server", "rabbitmq")},
-        **{name: name for name in ("kolla-toolbox", "openstack-base", "horizon")},
+        **{name: name for name in ("kolla-toolbox", "openstack-base")},
         "haproxy": "haproxy/haproxy",
         **{
             name: f"{service}/{name}"
@@ -72,13 +72,14 @@ class WholeImages(ImportedImages):
             }.items()
             for name in names
         },
+        "horizon": "horizon",
     }
 
     def __init__(self, cache: Path, say: Say) -> None:
         super().__init__(cache, say)
         # The operator's tool is removed from the image.
         sources = [path for path in agent_sources() if "operator" not in path.parts]
-        files = (Path(__file__), *OVERRIDES, pins.AGENT, *sources)
+        files = (Path(__file__), *OVERRIDES, RECIPE / "repos.yaml", pins.AGENT, *sources)
         self._kolla += hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
     def closed(self, name: str) -> str:

@@ -66,6 +66,7 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
         recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
         recorder.daemon("nova_libvirt")
+        recorder.daemon("neutron_dhcp_agent", environment={"KOLLA_NEUTRON_WRAPPERS": "true"})
         sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
         recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
         if host == HOSTS[0]:
@@ -164,7 +165,7 @@ def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_pa
     step = site / "services/openstack/keystone/bootstrap_keystone"
     command = load(step / "definition.yml")["commands"]["run"]
     assert (command["run_once"], command["generation"], command["command"]) == (True, "2026.1", "kolla_start")
-    assert command["env"] == {"KOLLA_BOOTSTRAP": None}
+    assert command["env"] == {"KOLLA_SERVICE_NAME": "bootstrap-keystone", "KOLLA_BOOTSTRAP": None}
     shared = site / "services/openstack/keystone/keystone/files/keystone.conf"
     assert (step / "files/keystone.conf").is_symlink() and shared.is_file()
 
@@ -219,7 +220,10 @@ def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path
     definition = load(site / "services/openstack/keystone/nova_libvirt/definition.yml")
     user = "echo {{ keystone_database_password }} | saslpasswd2 -c -p -a libvirt nova"
     assert definition["commands"] == {
-        "inside": {"command": ["bash", "-c", f"sudo -E kolla_set_configs && set -o pipefail && {user}"]}
+        "inside": {
+            "command": ["bash", "-c", f"sudo -E kolla_set_configs && set -o pipefail && {user}"],
+            "env": {"KOLLA_SERVICE_NAME": "nova-libvirt"},
+        }
     }
     assert "run_once" not in definition["commands"]["inside"]
     assert not [step for step in outcome.containers.steps if step.image_of == "nova_libvirt"]
@@ -266,6 +270,18 @@ def test_agents_with_the_run_of_the_host_have_a_directory_of_their_own(tmp_path:
     assert services["openstack/keystone/kolla_toolbox"]["env"] == {
         "KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"
     }
+
+
+def test_an_agent_that_starts_containers_writes_their_files_on_the_host(tmp_path: Path) -> None:
+    """A wrapper gives them /etc/kolla/<service> of the host, with the service of KOLLA_SERVICE_NAME."""
+    site, _ = imported(tmp_path)
+    path = "openstack/keystone/neutron_dhcp_agent"
+    daemon = load(site / "services" / path / "definition.yml")["service"]["daemon"]
+    assert daemon["env"]["KOLLA_SERVICE_NAME"] == "neutron-dhcp-agent"
+    volumes = load(site / "launch.yml")["services"][path]["volumes"]
+    assert volumes["/var/lib/kolla/config_files"] == {"host": "/etc/kolla/neutron_dhcp_agent"}
+    report = (site / "report.txt").read_text()
+    assert "neutron_dhcp_agent: create /etc/kolla/neutron_dhcp_agent on its hosts, for the user" in report
 
 
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:

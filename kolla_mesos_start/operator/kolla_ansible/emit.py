@@ -50,6 +50,9 @@ CAPABILITIES = (
 )
 # Containers with the host's /run would share the agent's own directory below it.
 SHARED_RUN, OWN_RUN = {"/", "/run"}, {"KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"}
+# Agents of Neutron start dnsmasq, HAProxy and keepalived in containers, with the host's /etc/kolla/<service>.
+WRAPPERS = "KOLLA_NEUTRON_WRAPPERS"
+WRAPPED = "for the user of its image to write: containers that it starts have its files from there"
 # Settings of kolla_container for namespaces, and the keys of launch.yml.
 NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
 # Settings of kolla_container that become something else, or concern only kolla-ansible's own containers.
@@ -295,7 +298,9 @@ class _Emission:
 
     def environment(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         common = (settings.get("common_options") or {}).get("environment") or {}
-        return {**common, **(settings.get("environment") or {})}
+        # Module kolla_container adds the name to every container.
+        name = {"KOLLA_SERVICE_NAME": str(settings["name"]).replace("_", "-")} if "name" in settings else {}
+        return {**name, **common, **(settings.get("environment") or {})}
 
     def ready(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         check = settings.get("healthcheck") or {}
@@ -404,12 +409,20 @@ class _Emission:
             source, _, rest = str(volume).partition(":")
             path, _, options = rest.partition(":")
             path = path.rstrip("/")
-            if path == CONFIG_FILES:
+            if path == CONFIG_FILES and self.starts_containers(settings):
+                directory = source.rstrip("/")
+                self.made.left.append(f"{name}: create {directory} on its hosts, {WRAPPED}")
+                yield path, {"host": directory}
+            elif path == CONFIG_FILES:
                 yield path, "temporary"
             elif source and path:
                 yield path, self.volume(name, source, options.split(","))
         for path in settings.get("tmpfs") or ():
             yield str(path).partition(":")[0].rstrip("/"), "temporary"
+
+    def starts_containers(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a daemon starts containers with its files, by the path that they have on the host."""
+        return str(self.environment(settings).get(WRAPPERS)).lower() == "true"
 
     def volume(self, name: str, source: str, options: Sequence[str]) -> Mapping[str, Any]:
         """A volume of docker for launch.yml."""
