@@ -94,8 +94,8 @@ enable_cron: false
     ("--tags", "common,loadbalancer,mariadb,memcached,keystone"),
     ("/dev", "/run"),
 )
-# The machine has neither KVM nor a kernel with openvswitch, and no modules. The wrappers of neutron's agents start
-# containers with Docker's client, which is in no registry here.
+# The machine has neither KVM nor a kernel with openvswitch, and no modules. The wrappers of neutron's agents
+# start containers through podman's socket, and here is no service that has it.
 WHOLE = Site(
     WholeImages,
     "eth0",

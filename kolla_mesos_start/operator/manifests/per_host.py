@@ -122,4 +122,4 @@ def _needs(container: PerHostContainer) -> Iterator[str]:
         elif parent == SECRETS:
             yield f"make {mount.source} with a file for each variable (KOLLA_VARIABLES_DIR), {READ}"
         elif mount.propagation and mount.source.startswith("/run/"):  # others may be sockets
-            yield f"create {mount.source} at each boot, such as with tmpfiles.d: no container starts without it"
+            yield f"create {mount.source} at each boot, as with tmpfiles.d: no container starts without it"
