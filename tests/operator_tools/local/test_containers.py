@@ -112,8 +112,9 @@ def test_what_has_overwritten_its_environment_is_ended_too(tmp_path: Path) -> No
         assert process.stdout is not None
         child = psutil.Process(int(process.stdout.readline()))
         try:
-            end_all(tmp_path, grace=0.2)
-            assert process.wait(30) == -15
+            end_all(tmp_path, grace=1.0)
+            # On a busy machine it may still be there after the grace.
+            assert process.wait(30) in (-15, -9)
             child.wait(30)
         finally:
             with suppress(psutil.NoSuchProcess):
