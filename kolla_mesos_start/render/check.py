@@ -47,9 +47,9 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
             failures.append(error)
     if failures:
         raise failures[0]
-    count = sum(changes.values())
+    count, steps = sum(changes.values()), len(graph.steps)
     _say(
-        f"{graph.service_name}: {len(graph.steps)} commands checked, no errors; "
+        f"{graph.service_name}: {steps} command{'s' if steps > 1 else ''} checked, no errors; "
         f"{count or 'none'} of {len(changes)} files would change"
     )
     return count

@@ -205,7 +205,9 @@ class Published:
         if own not in deployments:
             return "".join(f"; nearest is {name!r}" for name in get_close_matches(own, deployments, 1))
         names = [name for name, _ in self._walk() if name != znodes.service_name]
-        close = get_close_matches(znodes.service_name, names, NEAREST)
+        # Often only the role is given, although the whole path is needed.
+        close = [name for name in names if name.rpartition("/")[2] == znodes.role]
+        close += get_close_matches(znodes.service_name, names, NEAREST)
         found = self.client.read(map(znodes.service, close))
         published = [name for name in close if (znode := found[znodes.service(name)]) and znode.data.strip()]
         return f"; the nearest published service is {published[0]!r}" if published else ""

@@ -14,15 +14,16 @@ from tests.containers.images import Images
 from tests.kolla_ansible.installed import NEWEST, environment, pins
 from tests.pins import versions
 
-# What the recorded modules are from.
-COLLECTIONS = ("community/mysql", "community/library_inventory_filtering_v1", "openstack/cloud")
-
 
 class ImportedImages(Images):
     """Those of Kolla that its Keystone needs, each with the agent as its CMD and nothing opened."""
 
     place = "imported-images"
     healthchecks = True
+    # What the recorded modules are from.
+    collections: tuple[str, ...] = (
+        *("community/mysql", "community/library_inventory_filtering_v1", "openstack/cloud"),
+    )
     dockerfiles: Mapping[str, str] = {
         "base": "base",
         "haproxy": "haproxy/haproxy",
@@ -50,6 +51,6 @@ class ImportedImages(Images):
         toolbox = contexts / self.dockerfiles["kolla-toolbox"]
         (toolbox / "constraints.txt").write_text(versions(pins(NEWEST)))
         (found,) = environment(self._say).glob("lib/python3*/site-packages/ansible_collections")
-        for name in COLLECTIONS:
+        for name in self.collections:
             if (found / name).exists():
                 shutil.copytree(found / name, toolbox / "collections" / name)

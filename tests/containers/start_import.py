@@ -4,17 +4,23 @@ It takes minutes of processor time for the images and the recording, and runs by
 
     .venv/bin/python -m tests.containers.start_import
     .venv/bin/python -m tests.containers.start_import --adopt
+    .venv/bin/python -m tests.containers.start_import --all
 
 With --adopt, ZooKeeper then forgets everything, as if kolla-ansible had started the containers: all steps are
 adopted, and a generated container replaces each of them, over the same volumes. The token has to stay valid.
 
+With --all it is kolla-ansible's default all-in-one, on a host of its own (`own_host.py`), until a server is
+ACTIVE. `WHOLE` below says what is left out.
+
 The quadlets are what `kolla_mesos_ctl manifests` makes. Differences from a real host: images from this
-machine, no systemd, lower limits of open files, and no /dev and /run of the host in kolla_toolbox.
+machine, no systemd, lower limits of open files, and without --all no /dev and /run of the host in
+kolla_toolbox.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,43 +28,87 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from kolla_mesos_start.operator import cli
 from tests import CHECKOUT
+from tests.containers import own_host
+from tests.containers.first_server import Cloud
 from tests.containers.imported import ImportedImages
 from tests.containers.podman import Container, Podman
 from tests.containers.test_quadlet import WITHOUT_SYSTEMD, Unit, generated, quadlet_generator
+from tests.containers.whole import WholeImages
 from tests.examples.keystone import issue_token, validate_token
 from tests.kolla_ansible import sites
 from tests.kolla_ansible.installed import environment
 from tests.waiting import eventually
 from tests.zookeeper import Server
 
-HOST, ADDRESS, VIRTUAL = "ctl-1", "127.0.0.11", "127.0.0.100"
-TAGS = "common,loadbalancer,mariadb,memcached,keystone"
-# ProxySQL and keepalived are not built here. HAProxy and memcached open files for their connections.
-GLOBALS = f"""\
+HOST = "ctl-1"
+LIMITS = {"nofile": "16384:16384", "nproc": "1000:1000"}
+
+
+class Site(NamedTuple):
+    """What is imported. `left_out` are paths of the host that its containers don't have here."""
+
+    images: type[ImportedImages]
+    interface: str
+    address: str
+    virtual: str
+    settings: str
+    tags: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def keystone(self) -> str:
+        return f"http://{self.virtual}:5000/v3"
+
+
+GLOBALS = """\
 kolla_base_distro: debian
-kolla_internal_vip_address: {VIRTUAL}
-network_interface: lo
+kolla_internal_vip_address: {site.virtual}
+network_interface: {site.interface}
 neutron_external_interface: eth1
 database_address: "{{{{ 'api' | kolla_address }}}}"
+enable_proxysql: false
+enable_fluentd: false
+haproxy_max_connections: 4000
+{site.settings}
+"""
+FACTS = "hosts:\n  {host}: {{address: {site.address}, interface: {site.interface}, cpus: 2, memory: 4096}}\n"
+# HAProxy and memcached open files for their connections.
+KEYSTONE = Site(
+    ImportedImages,
+    "lo",
+    "127.0.0.11",
+    "127.0.0.100",
+    """\
 enable_openstack_core: false
 enable_keystone: true
-enable_proxysql: false
 enable_keepalived: false
 enable_rabbitmq: false
-enable_fluentd: false
 enable_cron: false
-haproxy_max_connections: 4000
-"""
-FACTS = f"hosts:\n  {HOST}: {{address: {ADDRESS}, interface: lo, cpus: 2, memory: 4096}}\n"
-LIMITS = {"nofile": "16384:16384", "nproc": "1000:1000"}
-OF_HOST = ("/dev", "/run")
-URL = f"http://{VIRTUAL}:5000/v3"
+""",
+    ("--tags", "common,loadbalancer,mariadb,memcached,keystone"),
+    ("/dev", "/run"),
+)
+# The machine has neither KVM nor a kernel with openvswitch, and no modules. The wrappers of neutron's agents
+# start containers through podman's socket, and here is no service that has it.
+WHOLE = Site(
+    WholeImages,
+    "eth0",
+    "10.213.8.11",
+    "10.213.8.100",
+    """\
+kolla_container_engine: podman
+nova_compute_virt_type: qemu
+ovs_datapath: netdev
+neutron_agents_wrappers: false
+""",
+    left_out=("/lib/modules",),
+)
 # In an order in which each has what it needs.
 DAEMONS = ("mariadb", "memcached", "kolla-toolbox", "keystone-ssh", "keystone-fernet", "keystone", "haproxy")
 
@@ -66,29 +116,37 @@ DAEMONS = ("mariadb", "memcached", "kolla-toolbox", "keystone-ssh", "keystone-fe
 def main() -> int:
     """Print how long it took until a token was issued, and how each container ended if it has."""
     parser = argparse.ArgumentParser(prog="tests.containers.start_import", description=__doc__)
-    parser.add_argument(
-        "--adopt", action="store_true", help="replace the containers as those of kolla-ansible"
-    )
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--adopt", action="store_true", help="replace the containers as those of kolla-ansible")
+    one.add_argument("--all", action="store_true", help="the default all-in-one instead of Keystone")
     options = parser.parse_args()
-    cache = CHECKOUT / ".cache"
-    images = ImportedImages(cache, print)
+    what = WHOLE if options.all else KEYSTONE
+    images = what.images(CHECKOUT / ".cache", print)
     images.make()
+    if options.all and own_host.INSIDE not in os.environ:
+        environment(print)
+        quadlet_generator()
+        return own_host.enter(HOST, what.address, (sys.executable, "-m", __spec__.name, *sys.argv[1:]))
     with tempfile.TemporaryDirectory(prefix="import-") as name:
         place = Path(name)
-        config, site = imported(place)
+        config, site = imported(place, what)
         podman, secrets = Podman(place / "podman", images.store), config / "passwords.yml"
         password = yaml.safe_load(secrets.read_text())["keystone_admin_password"]
-        adapt(site / "launch.yml", images)
+        adapt(site / "launch.yml", images, what)
         try:
             with Server(place / "zookeeper") as server:
-                status = start(podman, published(site, secrets, server), place, password)
+                units = published(site, secrets, server)
+                containers = start(podman, units, place, what, password)
+                if options.all:
+                    return boot(containers, server, what, password)
+                status = settled(containers) if _ran(containers) else 1
             if status or not options.adopt:
                 return status
             with Server(place / "empty") as server:
                 units = published(site, secrets, server)
                 words = ("adopt", "--list", str(site / "adopt.txt"), "--deployment", "site")
                 cli.run([*words, "--hosts", server.hosts])
-                return replace(podman, units, place, password)
+                return replace(podman, units, place, what, password)
         finally:
             podman.end()
 
@@ -103,46 +161,63 @@ def published(site: Path, secrets: Path, server: Server) -> Mapping[str, Unit]:
     return generated(quadlet_generator(), site.parent / "made" / HOST)
 
 
-def imported(place: Path) -> tuple[Path, Path]:
+def imported(place: Path, what: Site) -> tuple[Path, Path]:
     """The configuration, and the directory that the tool makes from it."""
     venv, config, site = environment(print), place / "config", place / "site"
     config.mkdir()
     sites.make(venv, "all-in-one", config)
-    (config / "globals.yml").write_text(GLOBALS)
-    (config / "facts.yml").write_text(FACTS)
+    (config / "globals.yml").write_text(GLOBALS.format(site=what))
+    (config / "facts.yml").write_text(FACTS.format(site=what, host=HOST))
     tool = (sys.executable, CHECKOUT / "bin" / "kolla_mesos_ctl", "import", "kolla-ansible")
     where = ("--config", config, "--inventory", config / "inventory", "--facts", config / "facts.yml")
-    subprocess.run(
-        (*tool, "--ansible", venv, *where, "--tags", TAGS, "--output", site, "--adopt"), check=True
-    )
+    subprocess.run((*tool, "--ansible", venv, *where, *what.tags, "--output", site, "--adopt"), check=True)
     return config, site
 
 
-def adapt(launch: Path, images: ImportedImages) -> None:
+def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE) -> None:
     """Use the images and the limits of this machine."""
     content: dict[str, Any] = yaml.safe_load(launch.read_text())
-    content["defaults"]["env"] = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
+    content["defaults"]["env"] = dict.fromkeys(
+        ("KOLLA_PRIVATE_INTERFACE", "KOLLA_PUBLIC_INTERFACE"), what.interface
+    )
     for service in content["services"].values():
         service["image"] = images.closed(service["image"].rpartition("/")[2].partition(":")[0])
         if "limits" in service:
             service["limits"] = LIMITS
-        for path in OF_HOST:
+        for path in what.left_out:
             service["volumes"].pop(path, None)
     launch.write_text(yaml.safe_dump(content))
 
 
-def start(podman: Podman, units: Mapping[str, Unit], place: Path, password: str) -> int:
-    """Start all units of the host, in the order of their names."""
+def start(
+    podman: Podman, units: Mapping[str, Unit], place: Path, what: Site, password: str
+) -> Mapping[str, Container]:
+    """Start all units of the host, in the order of their names, and wait for a token."""
     begun = time.monotonic()
     containers = {name: started(podman, unit, place) for name, unit in units.items()}
     try:
-        eventually(lambda: _has_token(password), "Keystone issues a token", seconds=300, every=0.5)
-        print(f"a token after {time.monotonic() - begun:.1f} s")
-        return settled(containers) if _ran(containers) else 1
+        eventually(lambda: _has_token(what, password), "Keystone issues a token", seconds=300, every=0.5)
+        print(f"a token after {time.monotonic() - begun:.1f} s", flush=True)
     except BaseException:
         for name, container in containers.items():
             print(f"--- {name}: {container.said}")
         raise
+    return containers
+
+
+def boot(containers: Mapping[str, Container], server: Server, what: Site, password: str) -> int:
+    """Wait for all containers, then boot a server; the exit status."""
+    of_site = ("--deployment", "site", "--hosts", server.hosts)
+    status = cli.run(["wait", "--timeout", "900", *of_site])
+    cli.run(["timeline", *of_site])
+    if status:
+        return status
+    cloud = Cloud(what.virtual, password)
+    cloud.look()
+    begun = time.monotonic()
+    found = cloud.boot()
+    print(f"the server {found['name']} is {found['status']} after {time.monotonic() - begun:.1f} s")
+    return 0
 
 
 def started(podman: Podman, unit: Unit, place: Path) -> Container:
@@ -163,9 +238,9 @@ def settled(containers: Mapping[str, Container]) -> int:
     return 1 if failed else 0
 
 
-def replace(podman: Podman, units: Mapping[str, Unit], place: Path, password: str) -> int:
+def replace(podman: Podman, units: Mapping[str, Unit], place: Path, what: Site, password: str) -> int:
     """Replace the running containers one by one, then start the steps, of which none may run."""
-    token = issue_token(URL, password)
+    token = issue_token(what.keystone, password)
     containers: dict[str, Container] = {}
     daemons = [_unit_name(each) for each in DAEMONS]
     for name in (*daemons, *(each for each in units if each not in daemons)):
@@ -179,8 +254,8 @@ def replace(podman: Podman, units: Mapping[str, Unit], place: Path, password: st
             eventually(partial(_is_ready, containers[name]), f"{name} is ready", seconds=120, every=0.5)
             print(f"replaced {name}: ready after {time.monotonic() - begun:.1f} s")
     status = settled(containers)
-    user = validate_token(URL, token)["user"]["name"]
-    print(f"the token of before is valid, for {user}; a new one is issued: {_has_token(password)}")
+    user = validate_token(what.keystone, token)["user"]["name"]
+    print(f"the token of before is valid, for {user}; a new one is issued: {_has_token(what, password)}")
     return 1 if _ran(containers) else status
 
 
@@ -199,9 +274,9 @@ def _ran(containers: Mapping[str, Container]) -> list[str]:
     return found
 
 
-def _has_token(password: str) -> bool:
+def _has_token(what: Site, password: str) -> bool:
     try:
-        return bool(issue_token(URL, password))
+        return bool(issue_token(what.keystone, password))
     except OSError:
         return False
 

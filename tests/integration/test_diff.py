@@ -250,7 +250,7 @@ def test_publishing_names_the_containers_that_run_an_older_version(
         container(zk, deployment, service, zk.get(f"{deployment.path}/{service}")[1].mzxid)
     assert publish(root, deployment).stdout.endswith("0 removed, 5 unchanged\n")
     write_files(root, variables_yml="region: two\ndb_password: s3cret-1\n")
-    older = "restart these containers, which run an older version:\n"
+    older = "these containers need a restart for the new version:\n"
     assert publish(root, deployment).stdout.endswith(f"{older}  a/db on h1: starting\n")
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     assert publish(root, deployment).stdout.endswith(f"{older}  web on h1: starting\n")

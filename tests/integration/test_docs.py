@@ -77,7 +77,7 @@ MONITORING = "etc/monitoring/README.rst"
 ENSEMBLE = "zk1:2181,zk2:2181"
 START = f"KOLLA_ZK_HOSTS={ENSEMBLE} KOLLA_APP_ID="
 PUBLISH, SET = (f"KOLLA_ZK_HOSTS={ENSEMBLE} kolla_mesos_ctl {word}" for word in ("publish", "set"))
-CHECKED = "web: 1 commands checked, no errors; none of 0 files would change"
+CHECKED = "web: 1 command checked, no errors; none of 0 files would change"
 WAITS = "keystone_tasks/create_database waits for mariadb/daemon: 0 of 1 instances ready"
 
 MANIFESTS = "kolla_mesos_ctl manifests"

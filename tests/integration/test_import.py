@@ -131,6 +131,15 @@ def test_an_allowed_computation_runs_without_a_shell(venv: Path, config: Path, t
     assert json.loads(copied.content or b"") == json.loads(wanted)["cron_jobs"]
 
 
+def test_a_name_that_is_no_text_is_named(venv: Path, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "copied").mkdir()
+    (tmp_path / "copied" / os.fsdecode(b"caf\xe9.conf")).touch()
+    with pytest.raises(
+        CannotRecord, match=r"copy of .*: '/etc/kolla/a/caf\\udce9.conf' is not UTF-8: rename it"
+    ):
+        record(f"copy: {{src: {tmp_path}/copied/, dest: /etc/kolla/a/}}", venv, config, tmp_path)
+
+
 def test_in_an_upgrade_volumes_exist(venv: Path, config: Path, tmp_path: Path) -> None:
     """Otherwise kolla-ansible would bootstrap MariaDB."""
     task = "kolla_container: {action: create_volume, name: mariadb}\n      register: volume"

@@ -351,6 +351,16 @@ def test_what_is_wrong_is_named(site: Site, words: list[str], status: int, expec
     assert not site.zk.exists(f"{site.deployment.path}/status")
 
 
+@pytest.mark.parametrize("word", ["rerun", "adopt"])
+def test_a_variable_that_only_hosts_have_does_not_matter(site: Site, word: str) -> None:
+    """Such as the port of the daemon beside it, with `up`: the command is the same on all hosts."""
+    service = {"daemon": {"command": "true", "ready": {"tcp": "{{ port }}"}}}
+    definition = {"commands": {"sync": site.once()}, "service": service}
+    publish(site.deployment, SERVICE, definition, host_variables={"web1": {"port": "80"}})
+    expected = {"rerun": "db/sync has never run", "adopt": "db/sync is recorded as done"}
+    assert expected[word] in ctl(site.deployment, word, "db/sync").stdout
+
+
 @pytest.mark.parametrize("loses", ["request", "reply"])
 @pytest.mark.parametrize(("word", "number"), [("rerun", 1), ("adopt", 1), ("adopt", 2)])
 def test_a_write_whose_fate_is_unknown_is_not_made_twice(

@@ -440,6 +440,7 @@ def test_an_unknown_variable_of_the_agent_causes_a_warning(
     ("app_id", "said"),
     [
         ("site/shop/ipa", "site/shop/ipa is not published yet; the nearest published service is 'shop/api'"),
+        ("site/api", "site/api is not published yet; the nearest published service is 'shop/api'"),
         ("site/shop/worker/x", "site/shop/worker/x is not published yet\n"),
         ("site/other", "site/other is not published yet\n"),
         ("sites/shop/api", "sites/shop/api: correct KOLLA_APP_ID, or publish it; nearest is 'site'"),
@@ -449,7 +450,7 @@ def test_an_unknown_variable_of_the_agent_causes_a_warning(
 def test_the_nearest_published_service_is_suggested(
     deployment: Deployment, containers: Containers, app_id: str, said: str
 ) -> None:
-    """Only if its name is similar."""
+    """Only if its name is similar, or it has the role."""
     publish(deployment, SERVICE, {"commands": {"go": {"command": "true"}}})
     agent = containers.start(SERVICE, KOLLA_APP_ID=f"/{app_id}")
     agent.says(f"/{said}")

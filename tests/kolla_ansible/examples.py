@@ -46,9 +46,10 @@ class Recorder:
         given = {"name": name, "image": image, "volumes": volumes, **once, **settings}
         self.task("kolla_container", f"Running {name}", action="start_container", **given)
 
-    def toolbox(self, module: str, args: Mapping[str, Any], role: str = "") -> None:
-        """Add a module that runs in kolla_toolbox."""
-        self.task("kolla_toolbox", f"Running {module}", role, module_name=module, module_args=args)
+    def toolbox(self, module: str, args: Mapping[str, Any], role: str = "", user: str | None = None) -> None:
+        """Add a module that runs in kolla_toolbox, as the user of its image or another one."""
+        named = {"user": user} if user else {}
+        self.task("kolla_toolbox", f"Running {module}", role, module_name=module, module_args=args, **named)
 
     def _add(
         self,

@@ -68,11 +68,11 @@ def test_a_row_is_for_the_whole_of_an_argument(name: str, monkeypatch: pytest.Mo
 
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The recorder as a module, without ansible."""
-    action = ModuleType("ansible.plugins.action")
+    action, errors = ModuleType("ansible.plugins.action"), ModuleType("ansible.errors")
     monkeypatch.setattr(action, "ActionBase", object, raising=False)
-    for name in ("ansible", "ansible.plugins"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, "ansible.plugins.action", action)
+    monkeypatch.setattr(errors, "AnsibleError", Exception, raising=False)
+    for each in (ModuleType("ansible"), ModuleType("ansible.plugins"), action, errors):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
     spec = spec_from_file_location("record", PLUGINS / "record.py")
     assert spec and spec.loader
     module = module_from_spec(spec)

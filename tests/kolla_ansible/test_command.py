@@ -35,13 +35,15 @@ def test_a_signal_ends_ansible_and_leaves_nothing(signum: signal.Signals, tmp_pa
     """The temporary directory has the operator's files, perhaps with private keys."""
     (tmp_path / "tmp").mkdir()
     pids = tmp_path / "pids"
-    words = fake_ansible.make(tmp_path, playbook=f"sleep 600 & echo $$ $! >>{pids}; wait")
+    # The workers of ansible are in sessions of their own.
+    worker = f"setsid sh -c 'echo $$ >>{pids}; exec sleep 600' &"
+    words = fake_ansible.make(tmp_path, playbook=f"{worker} sleep 600 & echo $$ $! >>{pids}; wait")
     with (tmp_path / "said").open("wb") as said:
         tool = subprocess.Popen(
             (*TOOL, *words), stdout=said, stderr=said, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}
         )
     try:
-        eventually(lambda: pids.exists() and len(pids.read_text().split()) == 4, "both recordings run")
+        eventually(lambda: pids.exists() and len(pids.read_text().split()) == 6, "both recordings run")
         tool.send_signal(signum)
         assert tool.wait(timeout=20) == 128 + signum, (tmp_path / "said").read_text()
         eventually(lambda: not any(map(is_running, pids.read_text().split())), "all processes have ended")

@@ -41,19 +41,23 @@ def recorded(run: int, site: Site) -> list[Task]:
     tasks: list[Task] = []
     for host in HOSTS:
         recorder = Recorder(host)
-        recorder.daemon("kolla_toolbox")
+        recorder.daemon("kolla_toolbox", volumes=["/run/:/run/:shared"])
+        recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
         recorder.daemon(
             "mariadb",
             "healthcheck.sh --connect",
             privileged=True,
             devices=["/dev/kvm"],
             volumes_from=["other"],
-            dimensions={"ulimits": {"nofile": {"soft": 1, "hard": 2}}},
+            dimensions={
+                "ulimits": {"nofile": {"soft": 1, "hard": 2}, "RLIMIT_NPROC": {"soft": 3, "hard": 4}}
+            },
         )
         if host == HOSTS[0]:
             login = {"login_host": addresses[host], "login_password": "{{ not ours }}", "name": "keystone"}
             recorder.toolbox("mysql_db", login)
             recorder.toolbox("mysql_user", {**login, "password": password})
+            recorder.toolbox("rabbitmq_user", {"user": "openstack"}, user="rabbitmq")
         url = f"mysql+pymysql://keystone:{password}@{addresses[HOSTS[0]]}:3306/keystone"
         recorder.file("keystone/keystone.conf", f"[database]\nconnection = {url}\n[a]\nhost = {host}\n")
         workers = used.facts[host].values["processor_vcpus"]
@@ -67,6 +71,7 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
         recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
         recorder.daemon("nova_libvirt")
+        recorder.daemon("neutron_dhcp_agent", environment={"KOLLA_NEUTRON_WRAPPERS": "true"})
         sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
         recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
         if host == HOSTS[0]:
@@ -125,12 +130,17 @@ def test_a_number_that_depends_on_the_cpus_is_a_value_of_each_host_and_listed(tm
     assert "CPUs or the memory of a host:\n  openstack/keystone/mariadb: galera_cnf_1\n" in report
 
 
-def test_the_directory_is_valid(tmp_path: Path) -> None:
-    site, outcome = imported(tmp_path)
+def errors(site: Path) -> list[str]:
+    """What `kolla_mesos_ctl validate` finds."""
     deployment = deployments.read(site)
     secrets = dict.fromkeys(deployment.secrets, b"s3cret")
     deployment = deployment._replace(variables={**deployment.variables, **secrets})
-    assert [each.message for each in validate(deployment) if each.severity == "error"] == []
+    return [each.message for each in validate(deployment) if each.severity == "error"]
+
+
+def test_the_directory_is_valid(tmp_path: Path) -> None:
+    site, outcome = imported(tmp_path)
+    assert errors(site) == []
     assert not (outcome.unlifted or outcome.cycles or outcome.against_order)
 
 
@@ -161,7 +171,7 @@ def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_pa
     step = site / "services/openstack/keystone/bootstrap_keystone"
     command = load(step / "definition.yml")["commands"]["run"]
     assert (command["run_once"], command["generation"], command["command"]) == (True, "2026.1", "kolla_start")
-    assert command["env"] == {"KOLLA_BOOTSTRAP": None}
+    assert command["env"] == {"KOLLA_SERVICE_NAME": "bootstrap-keystone", "KOLLA_BOOTSTRAP": None}
     shared = site / "services/openstack/keystone/keystone/files/keystone.conf"
     assert (step / "files/keystone.conf").is_symlink() and shared.is_file()
 
@@ -195,12 +205,67 @@ def test_publish_says_that_changed_modules_of_kolla_toolbox_do_not_run_again(tmp
     assert list(not_run_again(first, other)) == ["openstack/keystone/keystone_toolbox: run"]
 
 
+def test_a_daemon_waits_for_the_step_of_its_own_host_only(tmp_path: Path) -> None:
+    """A host that is down keeps no other from starting."""
+    row = "{name: nova_libvirt, on: 'openvswitch_toolbox.*', local: true, reason: ours}"
+    (tmp_path / "rules.yml").write_text(f"{ALONE}needs: [{row}]\n")
+    site, _ = imported(tmp_path, tmp_path / "rules.yml")
+    service = site / "services/openstack/keystone/nova_libvirt"
+    daemon = load(service / "definition.yml")["service"]["daemon"]
+    assert daemon["dependencies"] == ["{{ after_openvswitch }}"]
+    assert {host: each["after_openvswitch"] for host, each in load(service / "variables.yml").items()} == {
+        "ctl-1": "openvswitch_toolbox_ctl_1/run",
+        "ctl-2": "openvswitch_toolbox_ctl_2/run",
+    }
+    assert errors(site) == []
+
+
+def test_a_daemon_of_a_host_without_the_step_waits_for_what_it_needs_anyway(tmp_path: Path) -> None:
+    needs = """needs:
+    - {name: nova_libvirt, on: mariadb, reason: ours}
+    - {name: nova_libvirt, on: openvswitch_toolbox_ctl_1, local: true, reason: ours}
+    """
+    (tmp_path / "rules.yml").write_text(f"{ALONE}{needs}")
+    site, _ = imported(tmp_path, tmp_path / "rules.yml")
+    service = site / "services/openstack/keystone/nova_libvirt"
+    daemon = load(service / "definition.yml")["service"]["daemon"]
+    assert daemon["dependencies"] == ["mariadb/daemon", "{{ after_openvswitch }}"]
+    assert {host: each["after_openvswitch"] for host, each in load(service / "variables.yml").items()} == {
+        "ctl-1": "openvswitch_toolbox_ctl_1/run",
+        "ctl-2": "mariadb/daemon",
+    }
+    assert errors(site) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "module", "user"),
+    [
+        ("keystone/keystone_toolbox", "mysql_db", None),
+        ("keystone/keystone_toolbox_2", "rabbitmq_user", "rabbitmq"),
+        ("openvswitch/openvswitch_toolbox_ctl_2", "openvswitch_bridge", "root"),
+    ],
+)
+def test_a_module_of_kolla_toolbox_runs_as_its_user(
+    tmp_path: Path, step: str, module: str, user: str | None
+) -> None:
+    """Rabbitmqctl refuses all others, and the socket of Open vSwitch is root's."""
+    site = imported(tmp_path)[0]
+    command = load(site / f"services/openstack/{step}/definition.yml")["commands"]["run"]
+    assert module in (site / f"services/openstack/{step}/files/steps.yml").read_text()
+    assert (command.get("user"), command["files"]["steps.yml"].get("owner")) == (user, user)
+    # The image's own user may neither become another one nor read the other's files.
+    assert load(site / "launch.yml")["services"][f"openstack/{step}"].get("user") == (0 if user else None)
+
+
 def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path: Path) -> None:
     site, outcome = imported(tmp_path)
     definition = load(site / "services/openstack/keystone/nova_libvirt/definition.yml")
     user = "echo {{ keystone_database_password }} | saslpasswd2 -c -p -a libvirt nova"
     assert definition["commands"] == {
-        "inside": {"command": ["bash", "-c", f"sudo -E kolla_set_configs && set -o pipefail && {user}"]}
+        "inside": {
+            "command": ["bash", "-c", f"sudo -E kolla_set_configs && set -o pipefail && {user}"],
+            "env": {"KOLLA_SERVICE_NAME": "nova-libvirt"},
+        }
     }
     assert "run_once" not in definition["commands"]["inside"]
     assert not [step for step in outcome.containers.steps if step.image_of == "nova_libvirt"]
@@ -249,7 +314,7 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     assert (mariadb["replicas"], mariadb["privileged"], mariadb["limits"]) == (
         "each",
         True,
-        {"nofile": "1:2"},
+        {"nofile": "1:2", "nproc": "3:4"},
     )
     assert mariadb["devices"] == ["/dev/kvm"]
     assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
@@ -340,6 +405,31 @@ def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path
     assert {each["dest"].rpartition("files/")[2] for each in daemon["files"].values()} == {"a/b", "a.b"}
 
 
+def test_agents_with_the_run_of_the_host_have_a_directory_of_their_own(tmp_path: Path) -> None:
+    """All steps of kolla_toolbox run beside it, and an agent refuses the directory of another one."""
+    services = load(imported(tmp_path)[0] / "launch.yml")["services"]
+    having = {name.rpartition("/")[2] for name, each in services.items() if "env" in each}
+    assert having == {
+        *("kolla_toolbox", "keystone_toolbox", "keystone_toolbox_2"),
+        *("openvswitch_toolbox_ctl_1", "openvswitch_toolbox_ctl_2"),
+    }
+    assert services["openstack/keystone/kolla_toolbox"]["env"] == {
+        "KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"
+    }
+
+
+def test_an_agent_that_starts_containers_writes_their_files_on_the_host(tmp_path: Path) -> None:
+    """A wrapper gives them /etc/kolla/<service> of the host, with the service of KOLLA_SERVICE_NAME."""
+    site, _ = imported(tmp_path)
+    path = "openstack/keystone/neutron_dhcp_agent"
+    daemon = load(site / "services" / path / "definition.yml")["service"]["daemon"]
+    assert daemon["env"]["KOLLA_SERVICE_NAME"] == "neutron-dhcp-agent"
+    volumes = load(site / "launch.yml")["services"][path]["volumes"]
+    assert volumes["/var/lib/kolla/config_files"] == {"host": "/etc/kolla/neutron_dhcp_agent"}
+    report = (site / "report.txt").read_text()
+    assert "neutron_dhcp_agent: create /etc/kolla/neutron_dhcp_agent on its hosts, for the user" in report
+
+
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
     report = (imported(tmp_path)[0] / "report.txt").read_text()
     assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
@@ -391,7 +481,10 @@ def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path:
 def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
     lines = adoption(imported(tmp_path)[1]).decode().splitlines()
     assert [line.partition("  # ")[0] for line in lines] == [
+        "openvswitch_toolbox_ctl_1/run",
         "keystone_toolbox/run",
+        "keystone_toolbox_2/run",
         "bootstrap_keystone/run",
         "keystone_exec/run",
+        "openvswitch_toolbox_ctl_2/run",
     ]

@@ -147,6 +147,26 @@ def test_a_rule_of_the_operator_adds_a_dependency() -> None:
     assert edges(derived(keystone(), table)[0], "glance_api")["memcached"].reason == "ours"
 
 
+def test_the_agent_of_open_vswitch_starts_after_its_bridges() -> None:
+    """It ends if one is missing; and ovs-vsctl waits for openvswitch_vswitchd."""
+    recorder = Recorder()
+    for name in ("openvswitch_db", "openvswitch_vswitchd"):
+        recorder.daemon(name)
+    recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
+    recorder.daemon("neutron_openvswitch_agent")
+    found, _ = derived(recorder)
+    assert set(edges(found, "openvswitch_toolbox")) == {"openvswitch_db", "openvswitch_vswitchd"}
+    assert edges(found, "neutron_openvswitch_agent")["openvswitch_toolbox"].is_local
+
+
+def test_a_step_waits_for_rabbitmq_if_it_creates_users_there() -> None:
+    """The role that is recorded is the one that needs the users: kolla-ansible's own helps it."""
+    recorder = Recorder()
+    recorder.daemon("rabbitmq")
+    recorder.toolbox("rabbitmq_user", {"user": "openstack"}, "nova", user="rabbitmq")
+    assert "rabbitmq" in edges(derived(recorder)[0], "nova_toolbox")
+
+
 def test_a_cycle_is_found() -> None:
     needs = [{"name": "mariadb", "on": "keystone", "reason": "ours"}]
     found, _ = derived(keystone(), replace(RULES, needs=needs))
@@ -247,3 +267,8 @@ def test_hosts_that_do_the_same_are_steps_side_by_side() -> None:
         "openvswitch_toolbox_ctl_1",
         "openvswitch_toolbox_cmp_1",
     }
+
+
+def test_a_cell_that_exists_already_is_no_failure() -> None:
+    """The step runs again if the first run created the cell, and was interrupted before it was recorded."""
+    assert RULES.statuses("create_cell_nova") == [0, 2]

@@ -20,7 +20,9 @@ _BESIDE = re.compile(
     r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|credential|cookie|key)s?[\"']?\s*[:=]\s*[\"']?)"
     r"(?![\"'{/\[\s])([^\s\"',]+)"
 )
-_IN_URL = re.compile(r"(://[^\s:/@{}]+:)(?![{])[^\s/@]+@")
+# Also of each further host, as in transport_url.
+_IN_URL = re.compile(r"((?:://|,)[^\s:/@{},]+:)(?![{])[^\s/@]+@")
+_PRIVATE_KEY = b"PRIVATE KEY-----"
 _OF_A_RUN = ("command", "env", "user")  # what a one-time command does
 LONGEST = 200  # characters of a value, or of a line
 LEAST_SECRET = 4  # characters: shorter values would be masked everywhere
@@ -116,13 +118,17 @@ class Mask:
         """The value of a variable."""
         if data is None:
             return None
-        return HIDDEN if self._is_secret(node) else self.hide(data.decode(errors="replace"))
+        is_hidden = self._is_secret(node) or _PRIVATE_KEY in data
+        return HIDDEN if is_hidden else self.hide(data.decode(errors="replace"))
 
     def _is_secret(self, node: str) -> bool:
         return is_secret(node) or node.rpartition("/")[2] in self._secrets
 
     def lines(self, change: Change) -> Iterator[str]:
         """The different lines of a file or a definition, in the format of `diff -u`."""
+        if any(_PRIVATE_KEY in (data or b"") for data in (change.before, change.after)):
+            yield "a private key, and not shown"
+            return
         try:
             before, after = (data.decode().splitlines() for data in (change.before or b"", change.after))
         except UnicodeDecodeError:

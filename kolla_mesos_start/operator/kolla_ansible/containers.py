@@ -96,6 +96,12 @@ class Step:
         """Its place in the recorded order."""
         return self.tasks[0].number
 
+    @property
+    def user(self) -> str | None:
+        """Who runs it in kolla_toolbox, if not the user of the image."""
+        user = self.tasks[0].args.get("user") if self.kind is Kind.TOOLBOX else None
+        return None if user is None else str(user)
+
     def is_beside(self, other: Step) -> bool:
         """Whether another host does the same."""
         same = (self.role, self.kind, self.tasks[0].place) == (other.role, other.kind, other.tasks[0].place)
@@ -296,7 +302,7 @@ def executed(task: Task) -> Executed | None:
 
 
 def _joined(steps: Sequence[Step], tasks: Sequence[Task]) -> Iterator[Step]:
-    """Join what kolla_toolbox runs consecutively for one role on one host, also beside other hosts."""
+    """Join what kolla_toolbox runs consecutively for one role and as one user, also beside other hosts."""
     starts = sorted(
         task.number
         for task in tasks
@@ -316,7 +322,7 @@ def _joined(steps: Sequence[Step], tasks: Sequence[Task]) -> Iterator[Step]:
 
 def _goes_on(before: Step, step: Step, starts: Sequence[int]) -> bool:
     """Whether nothing starts between them."""
-    if not before.kind is step.kind is Kind.TOOLBOX or before.role != step.role:
+    if not before.kind is step.kind is Kind.TOOLBOX or (before.role, before.user) != (step.role, step.user):
         return False
     return not any(before.number < each < step.number for each in starts)
 

@@ -25,6 +25,7 @@ from kolla_mesos_start.operator.kolla_ansible.clusters import Cluster
 from kolla_mesos_start.operator.kolla_ansible.containers import Daemon, Kind, Step, executed
 from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted, Imported
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge
+from kolla_mesos_start.operator.kolla_ansible.launch_settings import environment
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.kolla_ansible.service import Service, Settings
 
@@ -77,10 +78,10 @@ class _Emission:
         retired_by = self.retiring.get(daemon.name)
         found = {
             "command": "kolla_start",
-            "dependencies": self.dependencies(daemon.name),
+            "dependencies": self.dependencies(daemon.name, service),
             "retired_by": f"{retired_by}/run" if retired_by else "",
             "files": service.config_files(daemon.settings),
-            "env": service.templates(_environment(settings)),
+            "env": service.templates(environment(settings)),
             "ready": service.templates(self.ready(daemon.name, settings)),
         }
         definition = {key: value for key, value in found.items() if value}
@@ -154,11 +155,13 @@ class _Emission:
             "generation": self.tag,
             **command,
             "succeeds": self.rules.statuses(step.name),
-            "dependencies": self.dependencies(step.name),
+            "dependencies": self.dependencies(step.name, service),
         }
-        used = {key: value for key, value in found.items() if value not in ({}, [], ())}
+        used = {key: value for key, value in found.items() if value not in (None, {}, [], ())}
         service.write({"commands": {"run": used}})
         self.container(step.name, {step.host: settings})
+        if step.user:
+            self.services[service.path]["user"] = 0
         for task in step.tasks:
             self.made.add_task(service.path, task)
 
@@ -169,12 +172,12 @@ class _Emission:
         service.add(PLAYBOOK, playbook)
         # `publish` compares commands, not files, to say that a step has changed and does not run again.
         dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
-        files = {**service.config_files({step.host: settings}), PLAYBOOK: {"dest": dest}}
-        command = _shell(f"ansible-playbook -i localhost, -c local {dest}")
+        file = {"dest": dest, **({"owner": step.user} if step.user else {})}
         return settings, {
-            "command": command,
-            "env": service.templates(_environment(settings)),
-            "files": files,
+            "command": _shell(f"ansible-playbook -i localhost, -c local {dest}"),
+            "user": step.user,
+            "env": service.templates(environment(settings)),
+            "files": {**service.config_files({step.host: settings}), PLAYBOOK: file},
         }
 
     def executed(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
@@ -184,7 +187,7 @@ class _Emission:
         assert in_container is not None
         return settings, {
             "command": self.line(service, step.tasks[0]),
-            "env": service.templates({**_environment(settings), **in_container.environment}),
+            "env": service.templates({**environment(settings), **in_container.environment}),
             "files": service.config_files({step.host: settings}),
         }
 
@@ -194,7 +197,7 @@ class _Emission:
         own = settings.get("command")
         return settings, {
             "command": lift.template(str(own).strip()) if own else "kolla_start",
-            "env": service.templates(_environment(settings)),
+            "env": service.templates(environment(settings)),
             "files": service.config_files({step.host: settings}),
         }
 
@@ -225,9 +228,22 @@ class _Emission:
 
     # -- dependencies -----------------------------------------------------------------------------
 
-    def dependencies(self, name: str) -> list[Any]:
-        edges = self.imported.graph.edges.get(name, ())
-        return [self.dependency(edge) for edge in edges if edge.is_hard and edge.on in self.paths]
+    def dependencies(self, name: str, service: Service) -> list[Any]:
+        edges = [edge for edge in self.imported.graph.edges.get(name, ()) if edge.is_hard]
+        found: list[Any] = []
+        last: dict[str, dict[str, str]] = {}  # by role: the last step of each host
+        for edge in edges:
+            step = self.steps.get(edge.on)
+            if step and edge.is_local:
+                last.setdefault(step.role, {})[step.host] = f"{step.name}/run"
+            elif edge.on in self.paths:
+                found.append(self.dependency(edge))
+        # A dependency can't be empty: a host without such a step has another dependency twice.
+        known = [each if isinstance(each, str) else each["path"] for each in found]
+        for role, paths in last.items():
+            other = [*known, *paths.values()][0]
+            found.append(service.of_each_host(f"after_{role}", paths, other))
+        return found
 
     def dependency(self, edge: Edge) -> Any:
         if edge.on in self.steps:
@@ -247,9 +263,10 @@ class _Emission:
         """Add a service to launch.yml."""
         hosts = tuple(by_host)
         role = self.roles.setdefault(hosts, f"hosts-{len(self.roles) + 1}" if self.roles else "hosts")
-        keys, refused = launch_settings.made(name, by_host, self.tag)
+        keys, left, refused = launch_settings.made(name, by_host, self.tag)
         replicas = {"replicas": "each"} if len(hosts) > 1 else {}
         self.services[self.paths[name]] = {"placement": role, **replicas, **keys}
+        self.made.left += left
         self.made.refused += refused
 
     def launch(self) -> None:
@@ -269,11 +286,6 @@ class _Emission:
         secrets = {name: kind for name, kind in sorted(names.secrets.items()) if name in self.made.used}
         self.made.files["variables.yml"] = formats.dumped([values]).encode()
         self.made.files["secrets.yml"] = formats.dumped([secrets]).encode()
-
-
-def _environment(settings: Settings) -> Settings:
-    common = (settings.get("common_options") or {}).get("environment") or {}
-    return {**common, **(settings.get("environment") or {})}
 
 
 def _shell(line: str) -> Sequence[str]:

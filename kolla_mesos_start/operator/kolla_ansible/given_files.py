@@ -88,6 +88,10 @@ def _is_pattern(value: object) -> bool:
         return False
 
 
+def _is_pattern_or_null(value: object) -> bool:
+    return value is None or _is_pattern(value)
+
+
 def _is_number(value: object) -> bool:
     return type(value) is int
 
@@ -102,7 +106,8 @@ def _are_patterns(value: object) -> bool:
 
 PATTERN, PATTERNS = "a regular expression", "a mapping to regular expressions"
 VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(("match", "name", "daemon", "step", "steps"), (_is_pattern, PATTERN)),
+    **dict.fromkeys(("match", "name", "daemon", "step", "steps", "module"), (_is_pattern, PATTERN)),
+    "on": (_is_pattern_or_null, f"{PATTERN} or null"),
     **dict.fromkeys(("hard", "common_volumes"), (_is_pattern, PATTERN)),
     **dict.fromkeys(("ports", "statuses"), (_are_numbers, "a list of numbers")),
     **dict.fromkeys(("settings", "same"), (_are_patterns, PATTERNS)),

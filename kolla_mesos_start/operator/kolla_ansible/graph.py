@@ -18,7 +18,7 @@ from kolla_mesos_start.operator.kolla_ansible.rules import Rules
 
 @dataclass(frozen=True)
 class Edge:
-    """`name`, a daemon or a step, needs `on`. `is_local`: the daemon on the same host; `is_all`: on each.
+    """`name`, a daemon or a step, needs `on`. `is_local`: that on the same host; `is_all`: on each.
 
     `is_new`: no container of an older release may be left.
     """
@@ -234,18 +234,19 @@ class _Derivation:
             yield Edge(name, daemon, connection.place, is_hard, is_own)
 
     def by_rules(self) -> Iterator[Edge]:
-        names = [*self.containers.daemons, *(step.name for step in self.containers.steps)]
+        modules: dict[str, list[str]] = {name: [] for name in self.containers.daemons}
+        for step in self.containers.steps:
+            modules[step.name] = [str(task.args.get("module_name", "")) for task in step.tasks]
         for row in self.rules.needs:
-            if row["on"] in names:
-                for name in names:
-                    if re.fullmatch(row["name"], name):
-                        yield Edge(
-                            name,
-                            row["on"],
-                            str(row["reason"]),
-                            is_local=bool(row.get("local")),
-                            is_all=bool(row.get("all")),
-                        )
+            needed = [each for each in modules if row["on"] and re.fullmatch(row["on"], each)]
+            reason, is_local, is_all = str(row["reason"]), bool(row.get("local")), bool(row.get("all"))
+            for name, used in modules.items():
+                if re.fullmatch(row["name"], name) and _has(used, row.get("module")):
+                    yield from (Edge(name, on, reason, is_local=is_local, is_all=is_all) for on in needed)
+
+
+def _has(modules: Sequence[str], pattern: str | None) -> bool:
+    return pattern is None or any(re.fullmatch(pattern, each) for each in modules)
 
 
 def _joined(one: Edge, other: Edge) -> Edge:

@@ -15,6 +15,11 @@ CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
     *("NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 )
+# Containers with the host's /run would share the agent's own directory below it.
+SHARED_RUN, OWN_RUN = {"/", "/run"}, {"KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"}
+# Agents of Neutron start dnsmasq, HAProxy and keepalived in containers, with the host's /etc/kolla/<service>.
+WRAPPERS = "KOLLA_NEUTRON_WRAPPERS"
+WRAPPED = "for the user of its image to write: containers that it starts have its files from there"
 DEFAULTS = {"network": "host", "new_privileges": True, "capabilities": list(CAPABILITIES)}
 # Settings of kolla_container for namespaces, and the keys of launch.yml.
 NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
@@ -29,8 +34,8 @@ EXPRESSED = {
 
 def made(
     name: str, by_host: Mapping[str, Mapping[str, Any]], tag: str
-) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """The keys of a container on these hosts, and what can't be expressed."""
+) -> tuple[Mapping[str, Any], Sequence[str], Sequence[str]]:
+    """The keys of a container on these hosts, what is left to the operator, and what can't be expressed."""
     found = {host: _OneHost(name, lift.templates(settings), tag) for host, settings in by_host.items()}
     (host, first), *others = found.items()
     refused = list(first.refused)
@@ -40,14 +45,24 @@ def made(
             for key in {**first.keys, **each.keys}
             if first.keys.get(key) != each.keys.get(key)
         )
-    return first.keys, refused
+    return first.keys, first.left, refused
+
+
+def environment(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The environment of a container. Module kolla_container adds the name to each."""
+    name = {"KOLLA_SERVICE_NAME": str(settings["name"]).replace("_", "-")} if "name" in settings else {}
+    common = (settings.get("common_options") or {}).get("environment") or {}
+    return {**name, **common, **(settings.get("environment") or {})}
 
 
 class _OneHost:
     def __init__(self, name: str, settings: Mapping[str, Any], tag: str) -> None:
         self.name, self.settings, self.tag = name, settings, tag
+        self.left: list[str] = []
         self.refused: list[str] = []
-        found = {"image": self.image(), "volumes": dict(self.volumes()), "capabilities": self.capabilities()}
+        volumes = dict(self.volumes())
+        found = {"image": self.image(), "volumes": volumes, "capabilities": self.capabilities()}
+        found["env"] = OWN_RUN if SHARED_RUN & volumes.keys() else {}
         self.keys = {key: value for key, value in {**found, **dict(self.access())}.items() if value}
 
     def image(self) -> str:
@@ -73,7 +88,9 @@ class _OneHost:
                 self.refuse(f"{key} {mode}: launch.yml knows only host")
         dimensions = dict(settings.get("dimensions") or {})
         limits = dimensions.pop("ulimits", None) or {}
-        yield "limits", {key: f"{each['soft']}:{each['hard']}" for key, each in limits.items()}
+        # With podman, kolla-ansible writes RLIMIT_NOFILE for nofile.
+        names = {key: key.lower().removeprefix("rlimit_") for key in limits}
+        yield "limits", {names[key]: f"{each['soft']}:{each['hard']}" for key, each in limits.items()}
         for key, value in dimensions.items():
             self.refuse(f"{key} {value}: launch.yml has no such limit; `memory` and `cpu`?")
         yield "security_options", [str(each) for each in settings.get("security_opt") or ()]
@@ -87,7 +104,11 @@ class _OneHost:
             source, _, rest = str(volume).partition(":")
             path, _, options = rest.partition(":")
             path = path.rstrip("/")
-            if path == CONFIG_FILES:
+            if path == CONFIG_FILES and self.starts_containers():
+                directory = source.rstrip("/")
+                self.left.append(f"{self.name}: create {directory} on its hosts, {WRAPPED}")
+                yield path, {"host": directory}
+            elif path == CONFIG_FILES:
                 yield path, "temporary"
             elif source and path:
                 yield path, self.volume(source, options.split(","))
@@ -96,6 +117,10 @@ class _OneHost:
             yield path.rstrip("/"), "temporary"
             if options:
                 self.refuse(f"tmpfs {path}: launch.yml has no option {options}")
+
+    def starts_containers(self) -> bool:
+        """Whether a daemon starts containers with its files, by the path that they have on the host."""
+        return str(environment(self.settings).get(WRAPPERS)).lower() == "true"
 
     def volume(self, source: str, options: Sequence[str]) -> Mapping[str, Any]:
         """A volume of docker for launch.yml."""

@@ -19,7 +19,9 @@ from typing import Any
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 
-BEGIN, END = "\ue000", "\ue001"  # for private use: no configuration has them
+BEGIN, END = "\ue000", "\ue001"  # for private use: rare in a configuration
+# Expressions of a template for these characters themselves.
+OWN_MARKS = {BEGIN: r'"\ue000"', END: r'"\ue001"'}
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 STATEMENT = "%"  # begins a mark that is a statement of a template, and no expression
 SIZED = "#"  # begins a mark that is the value of this host, and no expression
@@ -63,8 +65,8 @@ class Lifter:
         secrets = {value: name for name, value in passwords.items() if len(value) >= LEAST_PASSWORD}
         secrets.update({value: name for name, value in stand_ins.secrets.items()})
         tuples = {value.replace(".", ","): f'{name} | replace(".", ",")' for value, name in addresses.items()}
-        self._names = {**secrets, **addresses, **tuples}
-        found = [*_alternatives(secrets, ""), *_alternatives([*addresses, *tuples], r"\d")]
+        self._names = {**secrets, **addresses, **tuples, **OWN_MARKS}
+        found = [*_alternatives([*secrets, *OWN_MARKS], ""), *_alternatives([*addresses, *tuples], r"\d")]
         self._pattern = re.compile("|".join(found) or r"(?!)")
 
     def text(self, text: str) -> str:
@@ -266,11 +268,12 @@ def _decoded(content: bytes | None) -> str | None:
 
 
 def _differences(task: Task, one: str, other: str) -> list[Unlifted]:
-    if one == other:
-        return []
-    lines = enumerate(zip(one.split("\n"), other.split("\n")), start=1)
-    first = next((number for number, (left, right) in lines if left != right), 0)
-    return [Unlifted(task.host, task.dest or "", first)]
+    """Each line that differs; only the first one if the others can't be compared line by line."""
+    lines, others = one.split("\n"), other.split("\n")
+    found = [number for number, pair in enumerate(zip(lines, others), start=1) if len(set(pair)) > 1]
+    if len(lines) != len(others):
+        found = found[:1] or [0]
+    return [Unlifted(task.host, task.dest or "", line) for line in found]
 
 
 def _walk(value: Any, lifter: Lifter) -> Any:

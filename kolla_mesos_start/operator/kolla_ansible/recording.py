@@ -12,10 +12,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
+
+import psutil
 
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.kolla_ansible.environment import PLAYBOOK, Environment
@@ -139,14 +141,28 @@ def started(
             stdout=said if is_silent else subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # Its own processes are killed with it.
+            start_new_session=True,  # Ctrl-C on the terminal is for the tool, which kills it.
         )
     with process:
         try:
             yield Recording(process, directory, list(stand_ins.facts))
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill ansible and its workers, which are in sessions of their own, and wait until they are gone.
+
+    Otherwise a worker would still write to a directory that is being removed.
+    """
+    if process.poll() is None:
+        process.send_signal(signal.SIGSTOP)  # It starts no further worker.
+        workers = psutil.Process(process.pid).children(recursive=True)
+        for each in workers:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.kill()
+        psutil.wait_procs(workers)
 
 
 def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:

@@ -21,7 +21,7 @@ ROWS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "addresses": (("name", "port", "on"), ("reason",)),
     "ready": (("daemon", "command"), ("reason",)),
     "ignored": (("daemon",), ("reason",)),
-    "needs": (("name", "on", "reason"), ("local", "all")),
+    "needs": (("name", "on", "reason"), ("module", "local", "all")),
     "inside": (("match",), ("reason",)),
     "clusters": (("daemon",), ("definition", "instead")),
     "unsupported": (("settings", "instead"), ()),

@@ -111,6 +111,16 @@ class Service:
             self._values[host].update(merged.values[host])
         self._own_used.update(OWN.findall(" ".join(lift.expressions(merged.text))))
 
+    def of_each_host(self, name: str, values: Mapping[str, str], other: str) -> str:
+        """A template for the value of each host, `other` for a host without one; no template if all agree."""
+        found = {host: values.get(host, other) for host in self.hosts}
+        if len(set(found.values())) == 1:
+            return found[self.hosts[0]]
+        name = lift.variable(name)
+        for host, value in found.items():
+            self._values[host][name] = value
+        return f"{{{{ {name} }}}}"
+
     def templates(self, value: Any) -> Any:
         """The same with templates in place of marks."""
         self._made.note(value)

@@ -8,7 +8,7 @@ which fails if a container has claimed the command or its definition has changed
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Callable, NamedTuple
 
@@ -17,6 +17,7 @@ from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segm
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
+from kolla_mesos_start.operator.deployment.directory import VARIABLES
 from kolla_mesos_start.operator.ensemble import connection, services
 from kolla_mesos_start.operator.ensemble.connection import (
     ChangedMeanwhile,
@@ -133,14 +134,8 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
         document = load(definition.data)
     except BadDefinition as error:
         raise BadDefinition([f"{znodes.definition}: {issue}" for issue in error.issues]) from error
-    wanted = {name: places(znodes, name) for name in variable_names(early_texts(document))}
-    found = client.read([place for each in wanted.values() for place in each])
-    values = {
-        name: znode.data.decode(errors="replace")
-        for name, each in wanted.items()
-        for place in each[::-1]  # The first that exists wins, so it comes last.
-        if (znode := found[place])
-    }
+    found = _variables(client, znodes, variable_names(early_texts(document)))
+    values = {name: znode.data.decode(errors="replace") for name, (_, znode) in found.items()}
     values.update(invocation.given)
     graph = build_graph(document, znodes, values, missing_is_empty=invocation.settings.missing_is_empty)
     if graph is None:
@@ -150,9 +145,32 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
         raise NotThere(f"{znodes.service_name} has no command {path!r}{nearest(path, commands)}")
     if commands[path].run_once is None:
         raise BadUsage(f"{path} is no one-time command: it runs at each start of its container")
-    versions = {place: znode.stat.version for place, znode in found.items() if znode}
+    versions = {place: znode.stat.version for place, znode in found.values()}
     versions[znodes.definition] = definition.stat.version
     return OneTime(commands[path], znodes, definition.stat.mzxid, versions)
+
+
+def _variables(
+    client: OperatorClient, znodes: Znodes, names: Collection[str]
+) -> dict[str, tuple[str, Znode]]:
+    """The places and the values of variables.
+
+    Without a host, a variable that only hosts have gets the value of the first one, as in `status`.
+    """
+    wanted = {place: name for name in names for place in places(znodes, name)}
+    found = dict(client.read(wanted))
+    missing = set(names) - {wanted[place] for place, znode in found.items() if znode}
+    if missing and not znodes.host:
+        above = f"{znodes.definition}/{VARIABLES}"
+        hosts = connection.children(client, [above])[above]
+        more = {f"{above}/{host}/{name}": name for host in hosts for name in missing}
+        wanted.update(more)
+        found.update(client.read(more))
+    used: dict[str, tuple[str, Znode]] = {}
+    for place, name in wanted.items():  # Of several values the first one is used.
+        if znode := found[place]:
+            used.setdefault(name, (place, znode))
+    return used
 
 
 def _check_owner(client: OperatorClient, znodes: Znodes) -> None:

@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.validation.rules import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 
 WORDS = {
-    False: "restart these containers, which run an older version:",
+    False: "these containers need a restart for the new version:",
     True: "these containers refresh their files without a restart; other changes need one:",
 }
 

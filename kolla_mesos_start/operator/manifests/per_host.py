@@ -121,3 +121,5 @@ def _needs(container: PerHostContainer) -> Iterator[str]:
             yield f"make {mount.source}/{CREDENTIAL}, lines scheme:credential (KOLLA_ZK_AUTH_FILE), {READ}"
         elif parent == SECRETS:
             yield f"make {mount.source} with a file for each variable (KOLLA_VARIABLES_DIR), {READ}"
+        elif mount.propagation and mount.source.startswith("/run/"):  # others may be sockets
+            yield f"create {mount.source} at each boot, as with tmpfiles.d: no container starts without it"

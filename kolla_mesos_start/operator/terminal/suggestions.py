@@ -36,7 +36,7 @@ def existing(name: str, names: Iterable[str], others: Iterable[str] = ()) -> str
     found = sorted(sorted(names), key=likeness, reverse=True)
     meant = nearest(name, [*found, *others]).strip(" ()")
     more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-    there = f"there are: {', '.join(found[:LISTED])}{more}" if found else "there is none"
+    there = f"there are: {', '.join(found[:LISTED])}{more}" if found else "none exists"
     return f" ({meant}{' ' if meant else ''}{there})"
 
 

@@ -70,6 +70,8 @@ def test_names_that_do_not(name: str) -> None:
     [
         ("uses hunter22 twice: hunter22", "uses *** twice: ***"),
         ("mysql://nova:other@db/nova", "mysql://nova:***@db/nova"),
+        ("rabbit://nova:other@a:5672,nova:other@b:5672//", "rabbit://nova:***@a:5672,nova:***@b:5672//"),
+        ("rabbit://nova:{{ p }}@a:5672,nova:{{ p }}@b//", "rabbit://nova:{{ p }}@a:5672,nova:{{ p }}@b//"),
         ("password = other", "password = ***"),
         ('"DB_PASSWORD": "other",', '"DB_PASSWORD": "***",'),
         ("password = {{ db_password }}", "password = {{ db_password }}"),
@@ -95,6 +97,16 @@ def test_a_changed_secret_is_a_change_without_its_value() -> None:
         "+password: ***",
     ]
     assert list(mask.lines(Change("a", b"", b"\xff"))) == ["not text, and not shown"]
+
+
+def test_a_private_key_is_not_shown() -> None:
+    """Whatever the name of its variable or file: an import has those that kolla-ansible copies."""
+    key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n"
+    mask = Mask({}, {})
+    assert mask.value("variables/haproxy_pem", key) == "***"
+    for change in (Change("a/files/pem", key, key.replace(b"MIIE", b"MIIF")), Change("a", b"", key)):
+        assert list(mask.lines(change)) == ["a private key, and not shown"]
+    assert list(mask.lines(Change("a", key, b""))) == ["a private key, and not shown"]
 
 
 def test_a_shared_variable_concerns_the_services_that_name_it() -> None:

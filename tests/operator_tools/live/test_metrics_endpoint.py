@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from kolla_mesos_start.errors import BadUsage, CannotWrite
+from kolla_mesos_start.operator.live.metrics import endpoint
 from kolla_mesos_start.operator.live.metrics.endpoint import Server, address
+from tests.waiting import eventually
+from tests.zookeeper import HOST, free_port
 
 
 @pytest.mark.parametrize(
@@ -44,3 +49,23 @@ def test_an_address_of_another_machine_is_an_error(host: str, why: str) -> None:
     remedy = r"give an address of this machine, or 0\.0\.0\.0"
     with pytest.raises(CannotWrite, match=f"--listen {host}:9105: {why}.*: {remedy}"):
         Server(host, 9105)
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a few hundred of them would use up all descriptors, and the connection to ZooKeeper's."""
+    monkeypatch.setattr(endpoint, "REQUEST_TIMEOUT", 0.5)
+    port = free_port()
+    with Server(HOST, port) as server:
+        server.serve(lambda: b"")
+        with socket.create_connection((HOST, port)) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+
+            def is_disconnected() -> bool:
+                try:
+                    client.sendall(b"a")
+                except ConnectionError:
+                    return True
+                return False
+
+            eventually(is_disconnected, "the slow client is disconnected")
+        server.shutdown()

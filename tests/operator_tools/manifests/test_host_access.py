@@ -87,6 +87,18 @@ def test_compose_has_keys_of_its_own(tmp_path: Path) -> None:
     assert "security_opt" not in services["web"]
 
 
+@pytest.mark.parametrize("format", ["quadlet", "compose"])
+def test_what_the_host_loses_at_each_boot_is_named(tmp_path: Path, format: str) -> None:
+    """Podman refuses to start a container with a path that does not exist, and so does Compose here.
+
+    A path without propagation may be a socket.
+    """
+    socket = "      /run/a.sock: {host: /run/a.sock}\n  web:"
+    launch = LAUNCH.replace("  web:", socket)
+    (note,) = [note for note in made(tmp_path, format, launch).notes if " /run/" in note]
+    assert note.startswith("on cmp-1: create /run/netns at each boot")
+
+
 def test_marathon_has_parameters_of_docker(tmp_path: Path) -> None:
     app = json.loads(made(tmp_path, "marathon").files["vswitch.json"])["container"]
     assert {(each["key"], each["value"]) for each in app["docker"]["parameters"]} == {

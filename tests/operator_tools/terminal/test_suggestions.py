@@ -26,7 +26,7 @@ def test_names_that_may_both_be_meant(name: str, other: str) -> None:
     [
         (["db", "web", "cache"], " (did you mean 'web'? there are: web, db, cache)"),
         (["db", "cache"], " (there are: db, cache)"),
-        ([], " (there is none)"),
+        ([], " (none exists)"),
     ],
 )
 def test_existing_names_are_listed_nearest_first(others: list[str], expected: str) -> None:

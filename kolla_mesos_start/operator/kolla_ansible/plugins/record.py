@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 # A directory with answers.json. `trace` is written into it.
@@ -76,10 +77,13 @@ class ActionModule(ActionBase):
         }
 
     def _write(self, entry):
-        line = json.dumps(entry, default=str) + "\n"
+        try:
+            line = json.dumps(entry, default=str, ensure_ascii=False).encode() + b"\n"
+        except UnicodeEncodeError as error:  # The name of a file.
+            raise AnsibleError(f"{entry.get('dest') or entry['args']!a} is not UTF-8: rename it") from error
         with open(os.path.join(DIRECTORY, "trace"), "ab") as trace:
             fcntl.flock(trace, fcntl.LOCK_EX)
-            trace.write(line.encode())
+            trace.write(line)
 
     def _answer(self, module, role, action, args):
         with open(os.path.join(DIRECTORY, "answers.json"), encoding="utf-8") as file:

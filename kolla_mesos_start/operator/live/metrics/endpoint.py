@@ -7,6 +7,7 @@ client must not delay the session. They only read what the main thread has left 
 from __future__ import annotations
 
 import errno
+import io
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import BadUsage, CannotWrite
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.live.metrics import families
 from kolla_mesos_start.operator.live.metrics.families import Connection, Text
@@ -126,9 +128,29 @@ class Server(ThreadingHTTPServer):
         """Say nothing of clients that disconnect."""
 
 
+class _Request(io.RawIOBase):
+    """What a client sends until the deadline: each byte in time would otherwise hold a thread for ever."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._deadline = connection, now() + REQUEST_TIMEOUT
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - now()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_TIMEOUT
     server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Request(self.connection))
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != PATH or self.server.page is None:
@@ -139,6 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", CONTENT_TYPE_LATEST)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.connection.settimeout(REQUEST_TIMEOUT)
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
