@@ -12,6 +12,7 @@ This module makes the definitions; `service`, `launch_settings` and `report` mak
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -167,13 +168,16 @@ class _Emission:
     def toolbox(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
         """Modules of ansible in kolla_toolbox, which has files such as clouds.yaml for them."""
         settings = self.settings_of(TOOLBOX, step.host)
-        service.add(PLAYBOOK, self.playbook(step).encode())
-        playbook = {"dest": f"/tmp/{PLAYBOOK}", **({"owner": step.user} if step.user else {})}
+        playbook = self.playbook(step).encode()
+        service.add(PLAYBOOK, playbook)
+        # `publish` compares commands, not files, to say that a step has changed and does not run again.
+        dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
+        file = {"dest": dest, **({"owner": step.user} if step.user else {})}
         return settings, {
-            "command": _shell(f"ansible-playbook -i localhost, -c local /tmp/{PLAYBOOK}"),
+            "command": _shell(f"ansible-playbook -i localhost, -c local {dest}"),
             "user": step.user,
             "env": service.templates(environment(settings)),
-            "files": {**service.config_files({step.host: settings}), PLAYBOOK: playbook},
+            "files": {**service.config_files({step.host: settings}), PLAYBOOK: file},
         }
 
     def executed(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
