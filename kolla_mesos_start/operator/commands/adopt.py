@@ -62,8 +62,9 @@ def _adopt(invocation: Invocation, one: OneTime) -> None:
             one_time.change(client, one, contender, partial(_record, client, one, contender, options.host))
             event_record.append(client, one.znodes, "adopt", [one.what], services=[one.znodes.service_name])
     if record.is_done:
-        who = f": attempt {record.detail.attempt} on {record.detail.host}" if record.detail.host else ""
-        print(f"{one.what} is already done{who}; {record.detail.message or 'nothing was changed'}")
+        last = record.detail
+        ran = f": attempt {last.attempt} on {last.host}" if last.host and not last.adopted else ""
+        print(f"{one.what} is already done{ran}; {last.message or 'nothing was changed'}")
     else:
         print(f"{one.what} is recorded as done, by {operator()}; no container runs it")
 

@@ -47,7 +47,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 SUBCOMMAND = Subcommand(
     description="""\
 Explain why a deployment is not up: the root causes first, and below each of them what it blocks, one chain on
-each line (`a <- b`: b waits for a). Commands and daemons that are running or starting are marked so.
+each line (`a <- b`: b waits for a). `...` stands for what an earlier cause blocks, too. Commands and daemons
+that are running or starting are marked so.
 
 The exit status is 0 if nothing is stuck, else 1.
 """,

@@ -32,14 +32,20 @@ def look(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause
 def lines(
     deployment: LiveDeployment, found: Sequence[Cause], services: Sequence[LiveService]
 ) -> Iterator[Line]:
-    """Each cause with what it blocks, and then what is up."""
+    """Each cause with what it blocks, and then what is up. What an earlier cause blocks is not repeated."""
+    shown: set[str] = set()
     for cause in found:
         head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
         yield _line(head, style, cause.text)
         chains = [chain for chain in cause.blocks if not _is_own(chain, cause, deployment)]
-        for number, chain in enumerate(chains):
-            steps = " <- ".join(_label(path, deployment) for path in chain)
-            yield _line("" if number else "  blocks", "yellow", steps)
+        # A branch that begins at a step shown before has been shown there, too.
+        new = [chain for number, chain in enumerate(chains) if number == 0 or chain[0] not in shown]
+        for number, chain in enumerate(new):
+            known = next((at for at, path in enumerate(chain) if path in shown), len(chain))
+            labels = [_label(path, deployment) for path in chain[: known + 1]]
+            labels += ["..."] if known + 1 < len(chain) else []
+            yield _line("" if number else "  blocks", "yellow", " <- ".join(labels))
+        shown.update(path for chain in chains for path in chain)
     touched = frozenset().union(*(cause.touches for cause in found))
     for service in services:
         if not service.is_up and not causes.nodes(service) & touched:

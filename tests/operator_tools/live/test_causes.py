@@ -716,7 +716,20 @@ def test_a_missing_container_blocks_its_dependents() -> None:
         f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
         "            rabbitmq_tasks/user <- stats/daemon",
         "ROOT CAUSE  no container of shop-api was ever started, or none has reached ZooKeeper: see its log",
-        f"  blocks    {SHOP} <- haproxy/daemon",
+        "  blocks    shop-api/schema <- ...",
+    ]
+
+
+def test_what_two_causes_block_is_shown_once() -> None:
+    """With many causes, as before the first start, the same chains would fill the screen."""
+    schema = one_time("rabbitmq_tasks/user", "mail/daemon")
+    shop = definition(commands={"schema": schema}, instances=3)
+    assert explained({**CHAIN, "mail": definition(), "shop-api": shop})[:5] == [
+        f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
+        f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
+        "            rabbitmq_tasks/user <- stats/daemon",
+        "ROOT CAUSE  no container of mail was ever started, or none has reached ZooKeeper: see its log",
+        "  blocks    mail/daemon <- shop-api/schema <- ...",
     ]
 
 
