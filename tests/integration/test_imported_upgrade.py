@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
@@ -22,7 +24,8 @@ def publish(deployment: Deployment, place: Path, action: str, tag: str) -> None:
     """Import Keystone's deployment or upgrade, and publish it with short sleeps."""
     place.mkdir()
     (place / "facts.yml").write_text(FACTS)
-    recorder, image = Recorder(HOST), {"image": f"quay.io/kolla/keystone:{tag}"}
+    recorder = Recorder(HOST)
+    image: Mapping[str, Any] = {"image": f"quay.io/kolla/keystone:{tag}"}
     recorder.file(
         "keystone/keystone.conf", "[database]\nconnection = mysql+pymysql://a:b@192.0.2.99:3306/keystone\n"
     )

@@ -46,13 +46,12 @@ def test_a_signal_ends_ansible_and_leaves_nothing(signum: signal.Signals, tmp_pa
         eventually(lambda: pids.exists() and len(pids.read_text().split()) == 6, "both recordings run")
         tool.send_signal(signum)
         assert tool.wait(timeout=20) == 128 + signum, (tmp_path / "said").read_text()
+        eventually(lambda: not any(map(is_running, pids.read_text().split())), "all processes have ended")
     finally:
-        tool.kill()
+        for pid in (str(tool.pid), *pids.read_text().split()):
+            if is_running(pid):
+                os.kill(int(pid), signal.SIGKILL)
         tool.wait()
-        left = [pid for pid in pids.read_text().split() if is_running(pid)]
-        for pid in left:
-            os.kill(int(pid), signal.SIGKILL)
-    assert not left
     assert not list((tmp_path / "tmp").iterdir())
     assert not (tmp_path / "site").exists()
 

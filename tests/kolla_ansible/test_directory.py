@@ -112,6 +112,7 @@ def test_a_file_in_place_of_a_link_is_the_operators_and_a_link_in_place_of_a_fil
         ("{", "imported.json is not the record of an import"),
         ("[]", "imported.json is not the record of an import"),
         ('{"files": []}', "imported.json is not the record of an import"),
+        ('{"files": {"a": []}}', "imported.json is not the record of an import"),
     ],
 )
 def test_another_directory_is_refused(tmp_path: Path, what: str, why: str) -> None:
@@ -198,7 +199,7 @@ def test_an_import_that_is_killed_cannot_be_published_and_is_completed_by_the_ne
         directory.check(site)
         assert directory.changed(site, SECOND) == []
         assert made(site, SECOND) == complete[1]
-    assert number > 5
+    assert number > 1
 
 
 def made(site: Path, *imports: Emitted | None) -> Mapping[str, str]:

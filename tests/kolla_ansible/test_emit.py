@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import yaml
 
 from kolla_mesos_start.operator.commands.importing import CannotImport, adoption, refuse
 from kolla_mesos_start.operator.deployment import directory as deployments
+from kolla_mesos_start.operator.deployment.changes import not_run_again
 from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
 from kolla_mesos_start.operator.kolla_ansible.launch_settings import CAPABILITIES
@@ -173,6 +174,25 @@ def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(
     assert '{{ "{{" }} not ours }}' in text
     command = load(step / "definition.yml")["commands"]["run"]
     assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
+
+
+def test_publish_says_that_changed_modules_of_kolla_toolbox_do_not_run_again(tmp_path: Path) -> None:
+    """They are in a file, which it does not compare."""
+
+    def definitions(place: Path, region: str) -> Mapping[str, bytes]:
+        place.mkdir()
+
+        def change(recorder: Recorder, number: int) -> None:
+            recorder.daemon("swift")
+            if number == 1:
+                recorder.toolbox("openstack.cloud.endpoint", {"region": region})
+
+        of_two_hosts(place, change)
+        return deployments.definitions(deployments.read(place / "site"))
+
+    first, same, other = (definitions(tmp_path / name, name[0]) for name in ("a1", "a2", "b"))
+    assert not list(not_run_again(first, same))
+    assert list(not_run_again(first, other)) == ["openstack/keystone/keystone_toolbox: run"]
 
 
 def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path: Path) -> None:

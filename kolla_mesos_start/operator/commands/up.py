@@ -19,12 +19,13 @@ from kolla_mesos_start.operator.local.containers import SETPRIV
 from kolla_mesos_start.operator.local.directory_up import DirectoryUp, locked_place, pairs, plan, with_roles
 from kolla_mesos_start.operator.local.up import START_TIMEOUT
 from kolla_mesos_start.operator.terminal.durations import seconds
+from kolla_mesos_start.operator.validation.unused import without_unused_secrets
 
 
 def run(invocation: Invocation) -> int:
     """Run the deployment; returns the exit status."""
     options = invocation.options
-    loaded = invocation.load(is_local=True)
+    loaded, _ = without_unused_secrets(invocation.load(is_local=True))
     contents = loaded.deployment
     refuse([*loaded.unreadable, *_bad_json(contents)])
     replicas, hosts = pairs("--replicas", options.replicas), pairs("--host", options.host)

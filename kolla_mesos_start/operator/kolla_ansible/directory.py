@@ -119,11 +119,10 @@ def _known(directory: Path) -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = {}
     for record in _records(directory):
         try:
-            marks = json.loads(record.read_bytes()).get("files", {}).items()
-        except (OSError, ValueError, AttributeError) as error:
+            for path, mark in json.loads(record.read_bytes()).get("files", {}).items():
+                found.setdefault(path, set()).add(mark)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise BadUsage(f"{record} is not the record of an import: give another --output") from error
-        for path, mark in marks:
-            found.setdefault(path, set()).add(mark)
     return found
 
 

@@ -12,6 +12,7 @@ This module makes the definitions; `service`, `launch_settings` and `report` mak
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -164,9 +165,12 @@ class _Emission:
     def toolbox(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
         """Modules of ansible in kolla_toolbox, which has files such as clouds.yaml for them."""
         settings = self.settings_of(TOOLBOX, step.host)
-        service.add(PLAYBOOK, self.playbook(step).encode())
-        files = {**service.config_files({step.host: settings}), PLAYBOOK: {"dest": f"/tmp/{PLAYBOOK}"}}
-        command = _shell(f"ansible-playbook -i localhost, -c local /tmp/{PLAYBOOK}")
+        playbook = self.playbook(step).encode()
+        service.add(PLAYBOOK, playbook)
+        # `publish` compares commands, not files, to say that a step has changed and does not run again.
+        dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
+        files = {**service.config_files({step.host: settings}), PLAYBOOK: {"dest": dest}}
+        command = _shell(f"ansible-playbook -i localhost, -c local {dest}")
         return settings, {
             "command": command,
             "env": service.templates(_environment(settings)),
