@@ -65,6 +65,23 @@ def test_a_program_that_fails_or_is_missing_is_named(
     assert "docker can't be executed here: No such file or directory" in missing.stderr
 
 
+def test_a_log_that_cannot_be_read_does_not_hide_the_others(
+    deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    publish(deployment, "a/web", NEVER_READY)
+    for host in ("h1", "h2", "h3"):
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "web.log").write_text(f"the log of {host}\n")
+        containers.start("a/web", host, KOLLA_LOGS=str(tmp_path / host / "web.log"))
+    for host in ("h1", "h2", "h3"):
+        tool_says(deployment, f"{host}/web.log", "status", status=1)
+    for host in ("h1", "h2"):
+        (tmp_path / host / "web.log").unlink()
+    done = ctl(deployment, "logs", "web", status=1)
+    assert "the log of h3\n" in done.stdout
+    assert all(f"{host}/web.log can't be read: No such file" in done.stderr for host in ("h1", "h2"))
+
+
 def test_a_file_is_shown_without_control_characters(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -43,6 +44,24 @@ def test_the_first_import_makes_the_directory(tmp_path: Path) -> None:
     assert (tmp_path / "site/services/b/files/conf").read_text() == "1"
     assert (tmp_path / "site/services/b/files/conf").is_symlink()
     assert len(deployments.read(tmp_path / "site").services) == 2
+
+
+def test_two_imports_write_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the directory would have files of both, and nothing would say so."""
+    write, others = directory._write, list[Thread]()
+
+    def write_beside_another(path: Path, content: bytes | str) -> None:
+        if not others:
+            others.append(Thread(target=directory.write, args=(tmp_path, FIRST)))
+            others[0].start()
+            others[0].join(0.5)
+        write(path, content)
+
+    monkeypatch.setattr(directory, "_write", write_beside_another)
+    directory.write(tmp_path, SECOND)
+    others[0].join()
+    directory.write(tmp_path / "wanted", FIRST)
+    assert tree(tmp_path / "services") == tree(tmp_path / "wanted/services")
 
 
 def test_an_unchanged_file_is_replaced_and_an_old_one_removed(tmp_path: Path) -> None:

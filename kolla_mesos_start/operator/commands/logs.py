@@ -45,13 +45,19 @@ def run(invocation: Invocation) -> int:
     if not found:
         raise NoLog(no_log(service))
     here = _names_of_this_host(invocation)
+    failures = []
     for each in found:
         if not each.is_readable(here):
             print(f"{each.host}: {each.logs}", flush=True)
             continue
         if len(found) > 1:
             print(f"==> {each.host}: {each.logs} <==", flush=True)
-        _show(each)
+        try:
+            _show(each)
+        except NoLog as error:  # A container must not hide the logs of the others.
+            failures.append(error.reason)
+    if failures:
+        raise NoLog("; ".join(failures))
     return 0
 
 

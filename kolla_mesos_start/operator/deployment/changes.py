@@ -14,10 +14,10 @@ from kolla_mesos_start.operator.deployment.directory import VARIABLES
 
 HIDDEN = "***"
 CREATED, UPDATED = "created", "updated"
-_SECRET = re.compile(r"(?i)(pass(word|wd|phrase)?|secret|token|credential|cookie|key)s?($|[_-])")
+_SECRET = re.compile(r"(?i)(pass(word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?($|[_-])")
 # The text after such a name in a file or a definition, unless it is a template or a path.
 _BESIDE = re.compile(
-    r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|credential|cookie|key)s?[\"']?\s*[:=]\s*[\"']?)"
+    r"(?i)((?:pass(?:word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?[\"']?\s*[:=]\s*[\"']?)"
     r"(?![\"'{/\[\s])([^\s\"',]+)"
 )
 # Also of each further host, as in transport_url.

@@ -9,6 +9,7 @@ interrupted is completed by the next one.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted, has_key
 
 RECORD = "imported.json"
 UNFINISHED = f"services/{UNFINISHED_IMPORT}"
+LOCK = ".import.lock"  # stays, empty
 # The content of a file, or the text of a link.
 Content = Union[bytes, str]
 
@@ -67,8 +69,18 @@ def reasons(directory: Path) -> Mapping[tuple[str, str], str]:
 def write(directory: Path, emitted: Emitted) -> Sequence[str]:
     """Write everything, and remove what only the last import had; the removed paths.
 
-    Raises CannotWrite, and BadUsage before anything is written outside of the directory.
+    Raises CannotWrite, and BadUsage before anything of the import is written.
     """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (directory / LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # The files of two imports must not be mixed.
+            return _replace(directory, emitted)
+    except OSError as error:
+        raise CannotWrite(f"{error.filename} can't be written: {error.strerror}") from error
+
+
+def _replace(directory: Path, emitted: Emitted) -> Sequence[str]:
     known, contents = _known(directory), _contents(emitted)
     gone = sorted(
         path for path in known.keys() - contents.keys() if _mark_of(directory / path) in known[path]
@@ -77,17 +89,13 @@ def write(directory: Path, emitted: Emitted) -> Sequence[str]:
         formats.check_link((directory / path).parent, directory)
     record = json.loads(emitted.files[RECORD])
     record["files"] = {path: _mark(content) for path, content in contents.items()}
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(directory / UNFINISHED, json.dumps(record, indent=1).encode() + b"\n")
-        for path in gone:
-            (directory / path).unlink()
-            _remove_empty((directory / path).parent, directory)
-        for path, content in contents.items():
-            _write(directory / path, content)
-        (directory / UNFINISHED).replace(directory / RECORD)
-    except OSError as error:
-        raise CannotWrite(f"{error.filename} can't be written: {error.strerror}") from error
+    _write(directory / UNFINISHED, json.dumps(record, indent=1).encode() + b"\n")
+    for path in gone:
+        (directory / path).unlink()
+        _remove_empty((directory / path).parent, directory)
+    for path, content in contents.items():
+        _write(directory / path, content)
+    (directory / UNFINISHED).replace(directory / RECORD)
     return gone
 
 

@@ -54,7 +54,8 @@ def test_a_definition_that_cannot_be_read_has_no_changed_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "db_password", "DB_PASSWD", "api_token", "ssh_keys", "rabbitmq_cluster_cookie"]
+    "name",
+    ["password", "db_password", "DB_PASSWD", "db_pw", "api_token", "ssh_keys", "rabbitmq_cluster_cookie"],
 )
 def test_names_that_say_that_a_value_is_a_secret(name: str) -> None:
     assert is_secret(f"variables/{name}")
