@@ -91,6 +91,21 @@ def test_a_file_of_the_operator_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "old").read_text() == "ours"
 
 
+def test_what_the_operator_has_changed_is_kept_if_the_import_has_nothing_new(tmp_path: Path) -> None:
+    """For example `zookeeper` in launch.yml; also in the imports after that. A removed file stays removed."""
+    directory.write(tmp_path, emitted(a="1", b="1", c="1"))
+    (tmp_path / "a").write_text("ours")
+    (tmp_path / "b").unlink()
+    for content in ("1", "2"):
+        new = emitted(a="1", b="1", c=content)
+        assert not directory.changed(tmp_path, new)
+        assert directory.kept(tmp_path, new) == ["a", "b"]
+        directory.write(tmp_path, new)
+        assert tree(tmp_path).keys() == {"a", "c", "imported.json"}
+        assert [(tmp_path / name).read_text() for name in ("a", "c")] == ["ours", content]
+    assert directory.changed(tmp_path, emitted(a="2", b="2", c="2")) == ["a", "b"]
+
+
 def test_a_file_in_place_of_a_link_is_the_operators_and_a_link_in_place_of_a_file(tmp_path: Path) -> None:
     """An editor may replace a link by a file."""
     directory.write(tmp_path, FIRST)
@@ -99,8 +114,13 @@ def test_a_file_in_place_of_a_link_is_the_operators_and_a_link_in_place_of_a_fil
     link.write_text("ours")
     file.rename(tmp_path / "ours.yml")
     file.symlink_to("../../ours.yml")
-    assert directory.changed(tmp_path, FIRST) == ["services/a/definition.yml", "services/b/files/conf"]
-    directory.write(tmp_path, FIRST)
+    assert directory.kept(tmp_path, FIRST) == ["services/a/definition.yml", "services/b/files/conf"]
+    new = emitted(
+        {"services/b/files/conf": "services/b/definition.yml"},
+        **{**FILES, "services__a__definition.yml": "commands: {}\n"},
+    )
+    assert directory.changed(tmp_path, new) == ["services/a/definition.yml", "services/b/files/conf"]
+    directory.write(tmp_path, new)
     assert link.is_symlink() and not file.is_symlink()
     assert (tmp_path / "ours.yml").read_text() == DEFINITION
 

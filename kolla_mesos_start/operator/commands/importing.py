@@ -109,10 +109,12 @@ def run(invocation: Invocation) -> int:
     if changed and not options.overwrite:
         raise ChangedByOperator(
             [
-                f"{options.output / path}: you have changed it: keep it elsewhere, or give --overwrite"
+                f"{options.output / path}: you have changed it, and so has this import: --overwrite replaces it"
                 for path in changed
             ]
         )
+    for path in directory.kept(options.output, outcome.emitted):
+        print(f"kept {options.output / path}, which you have changed")
     for path in directory.write(options.output, outcome.emitted):
         print(f"removed {options.output / path}")
     _summarize(outcome, options.output)

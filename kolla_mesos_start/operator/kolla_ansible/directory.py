@@ -1,7 +1,8 @@
 """Writes an imported directory, and keeps what the operator has changed in it.
 
-`imported.json` has a mark of each file and each link that the last import wrote. What has another mark was
-changed by the operator: it is named, and nothing is written.
+`imported.json` has a mark of each file and each link of the last import. What has another mark was changed by
+the operator. It is kept if the import has the same content as the last one; otherwise it is named, and nothing is
+written.
 
 While files are written, the new record is in `services`, where it prevents a publication. An import that was
 interrupted is completed by the next one.
@@ -13,7 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Union
@@ -43,13 +44,25 @@ def check(directory: Path) -> None:
 
 def changed(directory: Path, emitted: Emitted) -> Sequence[str]:
     """The paths that the operator has changed since the last import, and that this one would replace."""
-    known = _known(directory)
-    found = []
-    for path, content in sorted(_contents(emitted).items()):
-        mark = _mark_of(directory / path)
-        if mark and mark != _mark(content) and mark not in known.get(path, ()):
-            found.append(path)
-    return found
+    return [path for path, is_new in _operators(directory, _contents(emitted)) if is_new]
+
+
+def kept(directory: Path, emitted: Emitted) -> Sequence[str]:
+    """The paths that the operator has changed, and for which this import has nothing new."""
+    return [path for path, is_new in _operators(directory, _contents(emitted)) if not is_new]
+
+
+def _operators(directory: Path, contents: Mapping[str, Content]) -> Iterator[tuple[str, bool]]:
+    """The paths that the operator has changed or removed, and whether their content is new.
+
+    What is missing after an interrupted import was perhaps never written.
+    """
+    known, is_whole = _known(directory), not (directory / UNFINISHED).exists()
+    for path, content in sorted(contents.items()):
+        mark, marks = _mark_of(directory / path), known.get(path, set())
+        is_removed = mark is None and is_whole and path in known
+        if is_removed or (mark is not None and mark not in {*marks, _mark(content)}):
+            yield path, _mark(content) not in marks
 
 
 def reasons(directory: Path) -> Mapping[tuple[str, str], str]:
@@ -87,6 +100,7 @@ def _replace(directory: Path, emitted: Emitted) -> Sequence[str]:
     )
     for path in (*known, *contents):
         formats.check_link((directory / path).parent, directory)
+    operators = {path for path, is_new in _operators(directory, contents) if not is_new}
     record = json.loads(emitted.files[RECORD])
     record["files"] = {path: _mark(content) for path, content in contents.items()}
     _write(directory / UNFINISHED, json.dumps(record, indent=1).encode() + b"\n")
@@ -94,7 +108,8 @@ def _replace(directory: Path, emitted: Emitted) -> Sequence[str]:
         (directory / path).unlink()
         _remove_empty((directory / path).parent, directory)
     for path, content in contents.items():
-        _write(directory / path, content)
+        if path not in operators:
+            _write(directory / path, content)
     (directory / UNFINISHED).replace(directory / RECORD)
     return gone
 
