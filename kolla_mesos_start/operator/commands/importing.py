@@ -109,7 +109,7 @@ def run(invocation: Invocation) -> int:
     if changed and not options.overwrite:
         raise ChangedByOperator(
             [
-                f"{options.output / path}: you have changed it, and so has this import: --overwrite replaces it"
+                f"{options.output / path}: you have changed it, and the import too: --overwrite replaces it"
                 for path in changed
             ]
         )

@@ -77,10 +77,10 @@ def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
     found = dict(_read(path)) if path else {}
     missing = [host for host in hosts if host not in found]
     if missing:
-        where = f"{path} has none for them" if path else "give --facts"
+        where = f" in {path}" if path else ""
         raise BadUsage(
-            f"facts of {', '.join(missing)} are missing: {where}: Ansible's cache (`kolla-ansible"
-            f" gather-facts` with fact_caching = jsonfile), or a file with: {EXAMPLE}"
+            f"facts of {', '.join(missing)} are missing{where}: --facts is the directory of Ansible's cache"
+            f" (`kolla-ansible gather-facts` with fact_caching = jsonfile), or a file with: {EXAMPLE}"
         )
     return {host: found[host] for host in hosts}
 
