@@ -1,8 +1,8 @@
 """Writes an imported directory, and keeps what the operator has changed in it.
 
 `imported.json` has a mark of each file and each link of the last import. What has another mark was changed by
-the operator. It is kept if the import has the same content as the last one; otherwise it is named, and nothing
-is written.
+the operator. It is kept if the import has the same content as the last one. Otherwise it is named, and
+nothing is written.
 
 While files are written, the new record is in `services`, where it prevents a publication. An import that was
 interrupted is completed by the next one.
