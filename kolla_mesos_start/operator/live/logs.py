@@ -99,8 +99,8 @@ def no_log(service: LiveService) -> str:
 
 
 def locations(service: LiveService) -> Iterator[LogLocation]:
-    """The logs of the containers, and then those of failed starts on hosts that have no other container."""
-    for each in service.containers:
+    """The logs of the containers by host, and then those of failed starts on hosts without a container."""
+    for each in sorted(service.containers, key=lambda container: container.host):
         if each.logs:
             yield LogLocation(each.host, each.logs)
     hosts = {each.host for each in service.containers if each.logs}

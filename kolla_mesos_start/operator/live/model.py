@@ -41,7 +41,8 @@ class EndedStart(NamedTuple):
         """A sentence without its subject: with the exit status, or why that is unknown."""
         status = "" if self.status is None else f"exit status {self.status}"
         if self.stage != DAEMON:
-            return f"ended{ago} in stage {self.stage}{status and ', '}{status}: {self.reason}"
+            known = f", {status}" if status not in ("", self.reason) else ""
+            return f"ended{ago} in stage {self.stage}{known}: {self.reason}"
         # The daemon was never ready; or it was stopped for new files and could not be started again.
         how = self.reason if self.code == NEVER_READY else f"ended: {self.reason}"
         return f"{how}{ago and ','}{ago}; {status or UNKNOWN_STATUS}"

@@ -50,6 +50,7 @@ def test_the_first_look_shows_what_the_state_says_at_its_time() -> None:
             "state": "done",
         },
         "status/h2/web/ended": {"stage": "render", "command": "web/daemon", "reason": "no x", "status": 78},
+        "status/h3/web/ended": {"stage": "bootstrap", "reason": "exit status 1", "status": 1},
     }
     found = between(NOTHING, look(tree))
     assert [(each.at, each.kind, each.text) for each in found] == [
@@ -58,6 +59,7 @@ def test_the_first_look_shows_what_the_state_says_at_its_time() -> None:
         (NOW, "started", "web on h1: a container has started"),
         (NOW, "done", "web/sync on h1: attempt 2 is done"),
         (NOW, "failed", "web/daemon on h2 ended in stage render, exit status 78: no x"),
+        (NOW, "failed", "web on h3 ended in stage bootstrap: exit status 1"),
         (NOW, "ready", "web/daemon on h1 is ready"),
     ]
     assert all(each.services == ("web",) for each in found)

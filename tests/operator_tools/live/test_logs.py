@@ -94,11 +94,16 @@ def test_a_failed_start_says_it_where_no_container_does() -> None:
     tree = {
         "web": definition(),
         "web/.containers/1": container("ready", logs="docker logs new"),
+        "web/.containers/2": container("ready", host="a1", logs="docker logs a"),
         "status/web1/web/ended": {"stage": "render", "logs": "docker logs old"},
         "status/h2/web/ended": {"stage": "render", "logs": "/var/log/web.log"},
     }
     service = deployment(tree).services["web"]
-    assert list(locations(service)) == [("web1", "docker logs new"), ("h2", "/var/log/web.log")]
+    assert list(locations(service)) == [
+        ("a1", "docker logs a"),
+        ("web1", "docker logs new"),
+        ("h2", "/var/log/web.log"),
+    ]
     assert see(service, "web1") == "see `docker logs new` on web1"
     assert see(service, "h2") == "see /var/log/web.log on h2"
     assert see(service, "h3") == "see its log"
