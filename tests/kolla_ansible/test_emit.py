@@ -366,6 +366,26 @@ def test_a_container_that_differs_between_hosts_is_that_of_the_first_and_reporte
     assert "\ue000" not in report + str(launch)
 
 
+def test_a_service_with_a_tag_of_its_own_has_its_own_generation(tmp_path: Path) -> None:
+    """With nova_tag in globals.yml: otherwise a new one would not run the migrations again."""
+
+    def change(recorder: Recorder, number: int) -> None:
+        recorder.daemon("memcached")
+        recorder.daemon("kolla_toolbox")
+        if number == 1:
+            recorder.toolbox("mysql_db", {"name": "swift"})
+            recorder.bootstrap("bootstrap_swift", "swift", image="quay.io/kolla/swift:hotfix")
+        recorder.daemon("swift", image="quay.io/kolla/swift:hotfix")
+
+    launch, _, _ = of_two_hosts(tmp_path, change)
+    assert (launch["image"], launch["env"]) == ("quay.io/kolla/swift:hotfix", {"KOLLA_GENERATION": "hotfix"})
+    services = tmp_path / "site/services/openstack/keystone"
+    run = load(services / "bootstrap_swift/definition.yml")["commands"]["run"]
+    assert run["generation"] == "hotfix"
+    assert run["dependencies"] == [{"path": "keystone_toolbox/run", "generation": "any"}]
+    assert errors(tmp_path / "site") == []
+
+
 def test_a_container_has_the_names_of_launch_yml(tmp_path: Path) -> None:
     """kolla-ansible has an empty entry where a setting is off, and some capabilities begin with CAP_."""
 

@@ -52,8 +52,10 @@ class _Emission:
         roles = {name: each.role for name, each in self.steps.items()}
         roles.update({name: each.role for name, each in self.daemons.items()})
         self.paths = {name: f"{PREFIX}/{role}/{name}" for name, role in roles.items()}
-        tags = [str(each.first.get("image", "")).rpartition(":")[2] for each in self.daemons.values()]
-        self.tag = Counter(tags).most_common(1)[0][0] if tags else ""
+        tags = {name: launch_settings.tag(each.first) for name, each in self.daemons.items()}
+        self.tag = Counter(tags.values()).most_common(1)[0][0] if tags else ""
+        tags.update({name: launch_settings.tag(self.settings_of(each)) for name, each in self.steps.items()})
+        self.tags = {name: own or self.tag for name, own in tags.items()}
 
     def all(self) -> Emitted:
         for daemon in self.daemons.values():
@@ -148,12 +150,12 @@ class _Emission:
     def step(self, step: Step) -> None:
         service = self.service(step.name, [step.host])
         make = {Kind.TOOLBOX: self.toolbox, Kind.EXEC: self.executed, Kind.BOOTSTRAP: self.bootstrap}
-        settings, command = make[step.kind](step, service)
+        settings = self.settings_of(step)
         self.made.note(settings)
         found = {
             "run_once": True,
-            "generation": self.tag,
-            **command,
+            "generation": self.tags[step.name],
+            **make[step.kind](step, service, settings),
             "succeeds": self.rules.statuses(step.name),
             "dependencies": self.dependencies(step.name, service),
         }
@@ -165,46 +167,45 @@ class _Emission:
         for task in step.tasks:
             self.made.add_task(service.path, task)
 
-    def toolbox(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
+    def settings_of(self, step: Step) -> Settings:
+        """The settings of the container of a step: its own, or a daemon's; empty if that is not imported."""
+        if step.kind is Kind.BOOTSTRAP:
+            return step.tasks[0].args
+        found = self.daemons.get(TOOLBOX if step.kind is Kind.TOOLBOX else step.image_of)
+        return found.settings.get(step.host, found.first) if found else {}
+
+    def toolbox(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
         """Modules of ansible in kolla_toolbox, which has files such as clouds.yaml for them."""
-        settings = self.settings_of(TOOLBOX, step.host)
         playbook = self.playbook(step).encode()
         service.add(PLAYBOOK, playbook)
         # `publish` compares commands, not files, to say that a step has changed and does not run again.
         dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
         file = {"dest": dest, **({"owner": step.user} if step.user else {})}
-        return settings, {
+        return {
             "command": _shell(f"ansible-playbook -i localhost, -c local {dest}"),
             "user": step.user,
             "env": service.templates(environment(settings)),
             "files": {**service.config_files({step.host: settings}), PLAYBOOK: file},
         }
 
-    def executed(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
+    def executed(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
         """A command in the image of a daemon."""
-        settings = self.settings_of(step.image_of, step.host)
         in_container = executed(step.tasks[0])
         assert in_container is not None
-        return settings, {
+        return {
             "command": self.line(service, step.tasks[0]),
             "env": service.templates({**environment(settings), **in_container.environment}),
             "files": service.config_files({step.host: settings}),
         }
 
-    def bootstrap(self, step: Step, service: Service) -> tuple[Settings, Mapping[str, Any]]:
+    def bootstrap(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
         """A container of its own."""
-        settings = step.tasks[0].args
         own = settings.get("command")
-        return settings, {
+        return {
             "command": lift.template(str(own).strip()) if own else "kolla_start",
             "env": service.templates(environment(settings)),
             "files": service.config_files({step.host: settings}),
         }
-
-    def settings_of(self, daemon: str, host: str) -> Settings:
-        """The settings of a daemon on a host, or on its first one; empty if it is not imported."""
-        found = self.daemons.get(daemon)
-        return found.settings.get(host, found.first) if found else {}
 
     def line(self, service: Service, task: Task) -> Sequence[str]:
         """The command of an `exec` as a command of a container."""
@@ -247,12 +248,13 @@ class _Emission:
 
     def dependency(self, edge: Edge) -> Any:
         if edge.on in self.steps:
-            return f"{edge.on}/run"
+            is_same = self.tags[edge.name] == self.tags[edge.on]
+            return f"{edge.on}/run" if is_same else {"path": f"{edge.on}/run", "generation": "any"}
         path, count = f"{edge.on}/daemon", len(self.daemons[edge.on].hosts)
         if edge.is_new and edge.is_local:
-            return {"path": path, "scope": "local", "generation": self.tag}
+            return {"path": path, "scope": "local", "generation": self.tags[edge.on]}
         if edge.is_new:
-            return {"path": path, "generation": self.tag, "count": count, "exclusive": True}
+            return {"path": path, "generation": self.tags[edge.on], "count": count, "exclusive": True}
         if edge.is_all:
             return {"path": path, "count": count}
         return {"path": path, "scope": "local"} if edge.is_local else path

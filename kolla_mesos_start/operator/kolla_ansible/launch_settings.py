@@ -33,10 +33,10 @@ EXPRESSED = {
 
 
 def made(
-    name: str, by_host: Mapping[str, Mapping[str, Any]], tag: str
+    name: str, by_host: Mapping[str, Mapping[str, Any]], common_tag: str
 ) -> tuple[Mapping[str, Any], Sequence[str], Sequence[str]]:
     """The keys of a container on these hosts, what is left to the operator, and what can't be expressed."""
-    found = {host: _OneHost(name, lift.templates(settings), tag) for host, settings in by_host.items()}
+    found = {host: _OneHost(name, lift.templates(settings), common_tag) for host, settings in by_host.items()}
     (host, first), *others = found.items()
     refused = list(first.refused)
     for other, each in others:
@@ -48,6 +48,11 @@ def made(
     return first.keys, first.left, refused
 
 
+def tag(settings: Mapping[str, Any]) -> str:
+    """The tag of the image."""
+    return str(settings.get("image", "")).rpartition(":")[2]
+
+
 def environment(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """The environment of a container. Module kolla_container adds the name to each."""
     name = {"KOLLA_SERVICE_NAME": str(settings["name"]).replace("_", "-")} if "name" in settings else {}
@@ -56,18 +61,20 @@ def environment(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _OneHost:
-    def __init__(self, name: str, settings: Mapping[str, Any], tag: str) -> None:
-        self.name, self.settings, self.tag = name, settings, tag
+    def __init__(self, name: str, settings: Mapping[str, Any], common_tag: str) -> None:
+        self.name, self.settings, self.common_tag = name, settings, common_tag
         self.left: list[str] = []
         self.refused: list[str] = []
         volumes = dict(self.volumes())
         found = {"image": self.image(), "volumes": volumes, "capabilities": self.capabilities()}
-        found["env"] = OWN_RUN if SHARED_RUN & volumes.keys() else {}
+        own_tag = tag(settings)
+        generation = {"KOLLA_GENERATION": own_tag} if own_tag not in ("", common_tag) else {}
+        found["env"] = {**generation, **(OWN_RUN if SHARED_RUN & volumes.keys() else {})}
         self.keys = {key: value for key, value in {**found, **dict(self.access())}.items() if value}
 
     def image(self) -> str:
-        image, _, tag = str(self.settings.get("image", "")).rpartition(":")
-        return f"{image}:{{{{ tag }}}}" if tag == self.tag else f"{image}:{tag}"
+        image, _, own_tag = str(self.settings.get("image", "")).rpartition(":")
+        return f"{image}:{{{{ tag }}}}" if own_tag == self.common_tag else f"{image}:{own_tag}"
 
     def capabilities(self) -> Sequence[str]:
         """All capabilities if there are more than the usual ones."""
