@@ -453,12 +453,14 @@ def test_an_agent_that_starts_containers_writes_their_files_on_the_host(tmp_path
 def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
     report = (imported(tmp_path)[0] / "report.txt").read_text()
     assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
-    assert "ctl-1: sysctl: name net.ipv4.ip_forward, value 1 (Setting sysctl values)\n" in report
+    assert "  ctl-1, ctl-2: sysctl: name net.ipv4.ip_forward, value 1 (Setting sysctl values)\n" in report
     assert "ctl-1: command: /playbooks/roles/keystone/tasks/main.yml:" in report and "load" not in report
     for name in ("own.key", "ceph.client.nova.keyring"):
         assert f"/keystone/files/{name}: holds a key as it is in your configuration: " in report
     assert "other.conf: holds" not in report
-    assert "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.11:6379" in report
+    assert (
+        "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.10:6379, 192.0.2.11:6379\n" in report
+    )
 
 
 def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: Path) -> None:

@@ -40,12 +40,19 @@ class Unresolved:
     connection: Connection
     listening: Sequence[str] = ()
 
+    @property
+    def what(self) -> str:
+        """The place of the address, and what listens there."""
+        verb = "listen" if len(self.listening) > 1 else "listens"
+        return f"{self.connection.place}: {' and '.join(self.listening) or 'nothing'} {verb}"
+
+    def address(self, real: Mapping[str, str]) -> str:
+        """The real address, by its stand-in."""
+        return f"{real.get(self.connection.address, self.connection.address)}:{self.connection.port}"
+
     def shown(self, real: Mapping[str, str]) -> str:
         """For people, with the real address of each stand-in."""
-        address = real.get(self.connection.address, self.connection.address)
-        verb = "listen" if len(self.listening) > 1 else "listens"
-        who = f"{' and '.join(self.listening) or 'nothing'} {verb}"
-        return f"{self.name}: {self.connection.place}: {who} at {address}:{self.connection.port}"
+        return f"{self.name}: {self.what} at {self.address(real)}"
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,35 @@ from kolla_mesos_start.operator.kolla_ansible.recording import Task
 
 
 def add_tasks(made: Emitted, imported: Imported) -> None:
-    """Add the tasks and the addresses for which the directory has nothing."""
-    for task in imported.containers.left:
-        shown = [f"{key} {task.args[key]}" for key in ("name", "value", "state") if key in task.args]
-        # The text of a command may have secrets.
-        what = task.dest or ", ".join(shown) or task.place
-        made.left.append(f"{task.host}: {task.module}: {what} ({task.name})")
-    made.left += (
-        f"{task.host}: in the running container, before it is replaced: {task.name}"
-        for task in imported.containers.earlier
-    )
-    made.refused += map(_by_hand, imported.containers.outside)
-    made.refused += (each.shown(imported.real) for each in imported.graph.unresolved)
+    """Add the tasks for which the directory has nothing."""
+    made.left += _by_host((task.host, _by_operator(task)) for task in imported.containers.left)
+    earlier = "in the running container, before it is replaced"
+    made.left += _by_host((task.host, f"{earlier}: {task.name}") for task in imported.containers.earlier)
+    made.refused += _by_host((task.host, _by_hand(task)) for task in imported.containers.outside)
+
+
+def _by_host(found: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Each text once, after all hosts that have it."""
+    hosts: dict[str, dict[str, None]] = {}
+    for host, what in found:
+        hosts.setdefault(what, {})[host] = None
+    return (f"{', '.join(each)}: {what}" for what, each in hosts.items())
+
+
+def _by_operator(task: Task) -> str:
+    """A task that is left to the operator. The text of a command may have secrets."""
+    shown = [f"{key} {task.args[key]}" for key in ("name", "value", "state") if key in task.args]
+    return f"{task.module}: {task.dest or ', '.join(shown) or task.place} ({task.name})"
+
+
+def _addresses(imported: Imported) -> Iterator[str]:
+    """The addresses that not exactly one daemon answers, of all daemons and steps with the same file."""
+    names: dict[str, dict[str, None]] = {}
+    addresses: dict[str, dict[str, None]] = {}
+    for each in imported.graph.unresolved:
+        names.setdefault(each.what, {})[each.name] = None
+        addresses.setdefault(each.what, {})[each.address(imported.real)] = None
+    return (f"{', '.join(names[what])}: {what} at {', '.join(addresses[what])}" for what in names)
 
 
 def text(made: Emitted, imported: Imported, services: int) -> str:
@@ -42,6 +59,11 @@ def text(made: Emitted, imported: Imported, services: int) -> str:
     if changed:
         lines += _section("Other lines than kolla-ansible's, for a cluster:", changed)
     lines += _section("Not expressed:", dict.fromkeys(made.refused))
+    addresses = [*_addresses(imported)]
+    if addresses:
+        lines += _section(
+            "Addresses for which nothing waits, because not exactly one daemon here listens:", addresses
+        )
     lines += [f"Soft dependencies, for which nothing waits: {soft}"]
     return "".join(f"{lift.shown(line)}\n" for line in lines)
 
@@ -73,4 +95,4 @@ def _by_hand(task: Task) -> str:
     why = f"{in_container.container} is not imported"
     if in_container.host_part:
         why = f"a part of its command is for the host, and only the rest for {in_container.container}"
-    return f"{task.host}: {task.name} ({task.place}): {why}: run it by hand"
+    return f"{task.name} ({task.place}): {why}: run it by hand"
