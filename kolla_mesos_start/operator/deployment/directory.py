@@ -90,8 +90,8 @@ class Deployment(NamedTuple):
     """The content of a directory. `left_out` are names beside `services` that have no meaning.
 
     `sources` has the origin of each znode's data, by its path below the deployment. `mistakes` were found
-    while reading, and do not prevent publishing. `unread` are services some of whose variables could not be
-    read; an empty name is the deployment itself. `launch` is launch.yml, which also sets the number of
+    while reading, and do not prevent publishing. `unread` are services some of whose variables or files could not
+    be read; an empty name is the deployment itself. `launch` is launch.yml, which also sets the number of
     containers in definitions if there is one on each host. `secrets` are the kinds of generated variables.
     `acl` is acl.yml.
     """
@@ -317,6 +317,8 @@ class _DirectoryPass:
                 contents[path.name] = b""  # Do not report it as missing too.
             elif self.is_name(path):
                 data = self.read(path)
+                if data is None:
+                    self.unread.add(self.node(directory.parent).rstrip("/"))
                 contents[path.name] = b"" if data is None else self.checked(path, data)
                 self.sources[self.node(directory) + path.name] = DataSource(self.relative(path))
         return contents

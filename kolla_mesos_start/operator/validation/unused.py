@@ -52,7 +52,7 @@ def _unused_names(deployment: Deployment) -> Set[str]:
     """The deployment's variables that nothing uses; none if not all templates are known."""
     used = [_used_by(service) for service in directory.enabled(deployment)]
     known = [words for words in used if words is not None]
-    if not known or len(known) < len(used):
+    if deployment.unread or not known or len(known) < len(used):
         return frozenset()
     return deployment.variables.keys() - _used_everywhere(deployment).union(*known)
 
@@ -60,8 +60,8 @@ def _unused_names(deployment: Deployment) -> Set[str]:
 def _used_by(service: Service) -> Set[str] | None:
     """The words in its templates; None if one of these is unknown."""
     files = services.file_names(service.definition)
-    # A template that is missing here is mounted in containers; an empty one could not be read.
-    if files is None or not files <= {name for name, data in service.files.items() if data}:
+    # A template that is missing here is mounted in containers.
+    if files is None or not files <= service.files.keys():
         return None
     return _words(text.text for _, text in services.template_texts(service.definition, service.files))
 
