@@ -65,7 +65,7 @@ def recorded(run: int, site: Site) -> list[Task]:
         if host == HOSTS[0]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
         recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
-        recorder.daemon("nova_libvirt")
+        recorder.daemon("nova_libvirt", volumes=["/dev:/dev", "devpts:/dev/pts"])
         recorder.daemon("neutron_dhcp_agent", environment={"KOLLA_NEUTRON_WRAPPERS": "true"})
         sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
         recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
@@ -257,6 +257,12 @@ def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     assert mariadb["devices"] == ["/dev/kvm"]
     assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
     assert mariadb["volumes"]["/var/log/kolla"] == {"volume": "kolla_logs"}
+
+
+def test_devpts_is_no_volume(tmp_path: Path) -> None:
+    """An empty volume there would leave libvirt without terminals."""
+    service = load(imported(tmp_path)[0] / "launch.yml")["services"]["openstack/keystone/nova_libvirt"]
+    assert service["volumes"] == {"/dev": {"host": "/dev"}}
 
 
 def test_agents_with_the_run_of_the_host_have_a_directory_of_their_own(tmp_path: Path) -> None:
