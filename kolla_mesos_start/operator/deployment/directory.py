@@ -90,8 +90,8 @@ class Deployment(NamedTuple):
     """The content of a directory. `left_out` are names beside `services` that have no meaning.
 
     `sources` has the origin of each znode's data, by its path below the deployment. `mistakes` were found
-    while reading, and do not prevent publishing. `unread` are services some of whose variables or files could not
-    be read; an empty name is the deployment itself. `launch` is launch.yml, which also sets the number of
+    while reading, and do not prevent publishing. `unread` are services some of whose variables or files could
+    not be read; an empty name is the deployment itself. `launch` is launch.yml, which also sets the number of
     containers in definitions if there is one on each host. `secrets` are the kinds of generated variables.
     `acl` is acl.yml.
     """
