@@ -49,12 +49,16 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Daemon:
-    """A container that stays. `started` is the number of the task that starts it, by host."""
+    """A container that stays. `started` is the number of the last task that starts it, by host.
+
+    `begun` is that of the first one, which a handler may repeat.
+    """
 
     name: str
     role: str
     settings: Mapping[str, Mapping[str, Any]]  # by host
     started: Mapping[str, int]
+    begun: int = 0
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -168,6 +172,7 @@ def config_directory_of(volumes: Sequence[str]) -> str | None:
 def _daemons(tasks: Sequence[Task]) -> Iterator[Daemon]:
     settings: dict[str, dict[str, Mapping[str, Any]]] = {}
     started: dict[str, dict[str, int]] = {}
+    begun: dict[str, int] = {}
     roles: dict[str, str] = {}
     known = {task.role for task in tasks}
     for task in tasks:
@@ -182,8 +187,9 @@ def _daemons(tasks: Sequence[Task]) -> Iterator[Daemon]:
             settings.setdefault(name, {})[task.host] = args
         if args["action"] in STARTED:
             started.setdefault(name, {})[task.host] = task.number
+            begun.setdefault(name, task.number)
     for name, by_host in settings.items():
-        yield Daemon(name, roles[name], by_host, started.get(name, {}))
+        yield Daemon(name, roles[name], by_host, started.get(name, {}), begun.get(name, 0))
 
 
 def _is_oneshot(args: Mapping[str, Any]) -> bool:

@@ -322,7 +322,7 @@ def against_order(graph: Graph, containers: Containers, *, is_upgrade: bool = Fa
     In an upgrade the daemons run already.
     """
     numbers = {step.name: step.number for step in containers.steps}
-    numbers.update({each.name: min(each.started.values(), default=0) for each in containers.daemons.values()})
+    numbers.update({each.name: each.begun for each in containers.daemons.values()})
     return [
         edge
         for edges in graph.edges.values()
