@@ -153,6 +153,14 @@ def test_the_agent_of_open_vswitch_starts_after_its_bridges() -> None:
     assert edges(found, "neutron_openvswitch_agent")["openvswitch_toolbox"].is_local
 
 
+@pytest.mark.parametrize("name", ["nova_conductor", "nova_super_conductor", "nova_scheduler", "nova_compute"])
+def test_nova_starts_after_placement(name: str) -> None:
+    recorder = Recorder()
+    recorder.daemon("placement_api")
+    recorder.daemon(name)
+    assert "placement_api" in edges(derived(recorder)[0], name)
+
+
 def test_a_step_waits_for_rabbitmq_if_it_creates_users_there() -> None:
     """The role that is recorded is the one that needs the users: kolla-ansible's own helps it."""
     recorder = Recorder()
