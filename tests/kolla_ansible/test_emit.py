@@ -70,7 +70,7 @@ def recorded(run: int, site: Site) -> list[Task]:
         if host == HOSTS[0]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
         recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
-        recorder.daemon("nova_libvirt")
+        recorder.daemon("nova_libvirt", volumes=["/dev:/dev", "devpts:/dev/pts"])
         recorder.daemon("neutron_dhcp_agent", environment={"KOLLA_NEUTRON_WRAPPERS": "true"})
         sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
         recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
@@ -423,6 +423,12 @@ def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path
 
     _, daemon, _ = of_two_hosts(tmp_path, change)
     assert {each["dest"].rpartition("files/")[2] for each in daemon["files"].values()} == {"a/b", "a.b"}
+
+
+def test_devpts_is_no_volume(tmp_path: Path) -> None:
+    """An empty volume there would leave libvirt without terminals."""
+    service = load(imported(tmp_path)[0] / "launch.yml")["services"]["openstack/keystone/nova_libvirt"]
+    assert service["volumes"] == {"/dev": {"host": "/dev"}}
 
 
 def test_agents_with_the_run_of_the_host_have_a_directory_of_their_own(tmp_path: Path) -> None:

@@ -154,9 +154,19 @@ def test_the_agent_of_open_vswitch_starts_after_its_bridges() -> None:
         recorder.daemon(name)
     recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
     recorder.daemon("neutron_openvswitch_agent")
-    found, _ = derived(recorder)
+    recorder.daemon("openvswitch_vswitchd")  # A handler starts it again after the step.
+    found, sorted_tasks = derived(recorder)
+    assert not graph.against_order(found, sorted_tasks)
     assert set(edges(found, "openvswitch_toolbox")) == {"openvswitch_db", "openvswitch_vswitchd"}
     assert edges(found, "neutron_openvswitch_agent")["openvswitch_toolbox"].is_local
+
+
+@pytest.mark.parametrize("name", ["nova_conductor", "nova_super_conductor", "nova_scheduler", "nova_compute"])
+def test_nova_starts_after_placement(name: str) -> None:
+    recorder = Recorder()
+    recorder.daemon("placement_api")
+    recorder.daemon(name)
+    assert "placement_api" in edges(derived(recorder)[0], name)
 
 
 def test_a_step_waits_for_rabbitmq_if_it_creates_users_there() -> None:

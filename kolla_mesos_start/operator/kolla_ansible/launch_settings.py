@@ -20,6 +20,8 @@ SHARED_RUN, OWN_RUN = {"/", "/run"}, {"KOLLA_RUN_DIR": "/var/lib/kolla_mesos_sta
 # Agents of Neutron start dnsmasq, HAProxy and keepalived in containers, with the host's /etc/kolla/<service>.
 WRAPPERS = "KOLLA_NEUTRON_WRAPPERS"
 WRAPPED = "for the user of its image to write: containers that it starts have its files from there"
+# With podman, kolla-ansible mounts this file system, and no volume of this name. The host's /dev has it.
+DEVPTS = "devpts"
 DEFAULTS = {"network": "host", "new_privileges": True, "capabilities": list(CAPABILITIES)}
 # Settings of kolla_container for namespaces, and the keys of launch.yml.
 NAMESPACES = {"pid_mode": "pid", "ipc_mode": "ipc", "cgroupns_mode": "cgroup"}
@@ -117,7 +119,7 @@ class _OneHost:
                 yield path, {"host": directory}
             elif path == CONFIG_FILES:
                 yield path, "temporary"
-            elif source and path:
+            elif source and path and source != DEVPTS:
                 yield path, self.volume(source, options.split(","))
         for each in filter(None, self.settings.get("tmpfs") or ()):
             path, _, options = str(each).partition(":")

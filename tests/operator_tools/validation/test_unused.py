@@ -50,6 +50,10 @@ UNUSED = {
         "services/a/web/variables.yml:1: no template of a/web uses the variable 'size': correct its name, or"
         " remove it",
     ),
+    "a variable beside an empty file": (
+        {"services__a__web__files__conf": "", "variables_yml": "port: 80\nregoin: two\n"},
+        "variables.yml:2: no template uses the variable 'regoin': correct its name, or remove it",
+    ),
     "a variable of hosts, once": (
         {"services__a__web__variables_yml": "h1: {size: 1}\nh2: {size: 1}\n"},
         "services/a/web/variables.yml:1: no template of a/web uses the variable 'size': correct its name, or"
