@@ -243,7 +243,7 @@ class _Emission:
             )
             in_container = executed(task)
             assert in_container is not None
-            inner = writer.templates(self.rules.command(in_container.line))
+            inner = self.until_registered(writer.templates(self.rules.command(in_container.line)))
             command["command"] = ["bash", "-c", f"sudo -E kolla_set_configs && {inner}"]
             command["env"] = writer.templates({**self.environment(settings), **in_container.environment})
             command["files"] = writer.config_files({step.host: self.files_of(settings, step.host)})
@@ -272,6 +272,16 @@ class _Emission:
         self.made.origins[path] = [
             {"host": each.host, "task": each.name, "place": each.place} for each in step.tasks
         ]
+
+    def until_registered(self, line: str) -> str:
+        """The same, repeated until all hosts of a daemon are listed, if a rule says so."""
+        rule = self.rules.awaited(line)
+        if rule is None or rule["daemon"] not in self.containers.daemons:
+            return line
+        hosts = self.containers.daemons[rule["daemon"]].hosts
+        names = " ".join(f"-e {self.names.own_values[host][merging.OWN_HOSTNAME]}" for host in hosts)
+        listed = f'[ "$({rule["lists"]} | grep -cwF {names})" -ge {len(hosts)} ]'
+        return f"until {line} && {listed}; do sleep 5; done"
 
     def playbook(self, step: Step) -> str:
         """The recorded modules, as ansible in kolla_toolbox runs them."""

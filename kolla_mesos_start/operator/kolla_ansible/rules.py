@@ -21,6 +21,7 @@ class Rules:
 
     dropped: Sequence[Mapping[str, Any]]
     rewritten: Sequence[Mapping[str, Any]]
+    registered: Sequence[Mapping[str, Any]]
     listeners: Sequence[Mapping[str, Any]]
     addresses: Sequence[Mapping[str, Any]]
     ready: Sequence[Mapping[str, Any]]
@@ -61,6 +62,10 @@ class Rules:
         for row in self.rewritten:
             text = re.sub(row["match"], row["by"], text)
         return text
+
+    def awaited(self, text: str) -> Mapping[str, Any] | None:
+        """The rule for a command that has to be repeated until all hosts of a daemon are listed."""
+        return next((row for row in self.registered if re.search(row["match"], text)), None)
 
     def statuses(self, step: str) -> Sequence[int]:
         """The exit statuses with which a step succeeds, as the first rule says; empty without a rule."""
