@@ -110,7 +110,7 @@ kolla_container_engine: podman
 nova_compute_virt_type: qemu
 ovs_datapath: netdev
 neutron_agents_wrappers: false
-qemu_max_files: 16384
+qemu_max_files: 8192
 qemu_max_processes: 1000
 """,
     left_out=("/lib/modules",),
