@@ -99,7 +99,7 @@ enable_cron: false
     ("/dev", "/run"),
 )
 # The machine has neither KVM nor a kernel with openvswitch, and no modules. The wrappers of neutron's agents
-# start containers through podman's socket, and here is no service that has it.
+# start containers through podman's socket, and here is no service that has it. No limit may be raised.
 WHOLE = Site(
     WholeImages,
     "eth0",
@@ -110,6 +110,8 @@ kolla_container_engine: podman
 nova_compute_virt_type: qemu
 ovs_datapath: netdev
 neutron_agents_wrappers: false
+qemu_max_files: 8192
+qemu_max_processes: 1000
 """,
     left_out=("/lib/modules",),
 )

@@ -71,12 +71,16 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.bootstrap("bootstrap_keystone", "keystone")
         recorder.daemon("keystone", f"healthcheck_curl http://{addresses[host]}:5000")
         recorder.daemon("nova_libvirt", volumes=["/dev:/dev", "devpts:/dev/pts"])
+        recorder.daemon("nova_conductor")
+        recorder.daemon("nova_compute")
         recorder.daemon("neutron_dhcp_agent", environment={"KOLLA_NEUTRON_WRAPPERS": "true"})
         sasl = f"echo {password} | docker exec -i nova_libvirt saslpasswd2 -c -p -a libvirt nova\n"
         recorder.task("shell", "Create user", "nova-cell", cmd=f"set -o pipefail && {sasl}")
         if host == HOSTS[0]:
             command = f"set -o pipefail && echo {password} | docker exec -i keystone set-it\n"
             recorder.task("shell", "Set it", cmd=command)
+            discover = "docker exec -t nova_conductor nova-manage cell_v2 discover_hosts --by-service"
+            recorder.task("command", "Discover", _raw_params=discover)
             recorder.task("shell", "Copy it", cmd="cat /etc/it | docker exec -i keystone tee /it")
         recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
         recorder.task("command", "Load it", cmd=f"load {password}")
@@ -305,6 +309,16 @@ def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
     assert command["command"] == ["bash", "-c", line, "bash", "bootstrap", "a b", "{{ admin_password }}"]
 
 
+def test_hosts_are_discovered_until_all_are_there(tmp_path: Path) -> None:
+    """nova-compute is ready as soon as it is connected, and registers its service later."""
+    step = imported(tmp_path)[0] / "services/openstack/keystone/nova_conductor_exec"
+    (_, _, command) = load(step / "definition.yml")["commands"]["run"]["command"]
+    assert command == (
+        "sudo -E kolla_set_configs && until nova-manage cell_v2 discover_hosts --by-service || exit;"
+        ' [ "$(nova-manage cell_v2 list_hosts | grep -cE "[|] (ctl-1|ctl-2) *[|]")" -ge 2 ]; do sleep 5; done'
+    )
+
+
 def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
     launch = load(imported(tmp_path)[0] / "launch.yml")
     assert (launch["tag"], launch["zookeeper"]) == ("2026.1", "zk-1:2181")
@@ -514,5 +528,6 @@ def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
         "keystone_toolbox_2/run",
         "bootstrap_keystone/run",
         "keystone_exec/run",
+        "nova_conductor_exec/run",
         "openvswitch_toolbox_ctl_2/run",
     ]

@@ -25,6 +25,7 @@ from kolla_mesos_start.operator.kolla_ansible.clusters import Cluster
 from kolla_mesos_start.operator.kolla_ansible.containers import Daemon, Kind, Step, executed
 from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted, Imported
 from kolla_mesos_start.operator.kolla_ansible.graph import Edge
+from kolla_mesos_start.operator.kolla_ansible.hosts import OWN_HOSTNAME
 from kolla_mesos_start.operator.kolla_ansible.launch_settings import environment
 from kolla_mesos_start.operator.kolla_ansible.recording import Task
 from kolla_mesos_start.operator.kolla_ansible.service import Service, Settings
@@ -192,11 +193,24 @@ class _Emission:
         """A command in the image of a daemon."""
         in_container = executed(step.tasks[0])
         assert in_container is not None
+        again = self.until_registered(service, in_container.line)
         return {
-            "command": self.line(service, step.tasks[0]),
+            "command": again or self.line(service, step.tasks[0]),
             "env": service.templates({**environment(settings), **in_container.environment}),
             "files": service.config_files({step.host: settings}),
         }
+
+    def until_registered(self, service: Service, line: str) -> Sequence[str]:
+        """A command that is repeated until a daemon is listed on all hosts, or it fails; empty without a rule."""
+        rule = self.rules.awaited(line)
+        daemon = self.daemons.get(rule["daemon"]) if rule else None
+        if rule is None or daemon is None:
+            return ()
+        hosts = [self.imported.names.own_values[host][OWN_HOSTNAME] for host in daemon.hosts]
+        pattern = "|".join(host.replace(".", "[.]") for host in hosts)
+        listed = f'[ "$({rule["lists"]} | grep -cE "[|] ({pattern}) *[|]")" -ge {len(hosts)} ]'
+        own = service.templates(self.rules.command(line))
+        return _shell(f"until {own} || exit; {listed}; do sleep 5; done")
 
     def bootstrap(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
         """A container of its own."""

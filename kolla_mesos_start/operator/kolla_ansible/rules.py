@@ -17,6 +17,7 @@ FILE = Path(__file__).with_name("rules.yml")
 ROWS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "dropped": (("match",), ("reason",)),
     "rewritten": (("match", "by"), ("reason",)),
+    "registered": (("match", "daemon", "lists"), ("reason",)),
     "listeners": (("daemon", "ports"), ("reason",)),
     "addresses": (("name", "port", "on"), ("reason",)),
     "ready": (("daemon", "command"), ("reason",)),
@@ -35,6 +36,7 @@ class Rules:
 
     dropped: Sequence[Mapping[str, Any]]
     rewritten: Sequence[Mapping[str, Any]]
+    registered: Sequence[Mapping[str, Any]]
     listeners: Sequence[Mapping[str, Any]]
     addresses: Sequence[Mapping[str, Any]]
     ready: Sequence[Mapping[str, Any]]
@@ -75,6 +77,10 @@ class Rules:
         for row in self.rewritten:
             text = re.sub(row["match"], row["by"], text)
         return text
+
+    def awaited(self, text: str) -> Mapping[str, Any] | None:
+        """The rule for a command that has to be repeated until all hosts of a daemon are listed."""
+        return next((row for row in self.registered if re.search(row["match"], text)), None)
 
     def statuses(self, step: str) -> Sequence[int]:
         """The exit statuses with which a step succeeds, as the first rule says; empty without a rule."""
