@@ -201,7 +201,7 @@ class _Emission:
         }
 
     def until_registered(self, service: Service, line: str) -> Sequence[str]:
-        """A command that is repeated until a daemon is listed on all hosts, or it fails; empty without a rule."""
+        """A command that is repeated until a daemon is listed on all hosts; empty without a rule for it."""
         rule = self.rules.awaited(line)
         daemon = self.daemons.get(rule["daemon"]) if rule else None
         if rule is None or daemon is None:
