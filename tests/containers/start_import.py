@@ -224,7 +224,10 @@ def boot(
     launcher.start()
     try:
         of_site = ("--deployment", "site", "--hosts", server.hosts)
-        status = cli.run(["wait", "--timeout", str(ALL_UP), *of_site])
+        status, deadline = 1, begun + ALL_UP
+        while status == 1 and time.monotonic() < deadline:  # A step has failed, and is started again.
+            status = cli.run(["wait", "--timeout", str(ALL_UP), *of_site])
+            time.sleep(AGAIN if status else 0)
         print(f"all up: {not status}, after {time.monotonic() - begun:.1f} s", flush=True)
         cli.run(["timeline", *of_site])
         if status:
