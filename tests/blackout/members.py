@@ -231,7 +231,7 @@ class Member:
             return self.is_ready
 
         try:
-            eventually(ready_or_dead, f"{self.host} is ready")
+            eventually(ready_or_dead, f"{self.host} is ready", seconds=180)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.log_end()}") from None
 

@@ -66,7 +66,7 @@ def write(member: Member, statement: str) -> None:
         return True
 
     try:
-        eventually(written, f"{member.host} writes", every=0.2)
+        eventually(written, f"{member.host} writes", every=0.2, seconds=180)
     except AssertionError as error:
         raise AssertionError(f"{error}; {refusal}; {member.log_end()}") from None
 
@@ -96,7 +96,7 @@ def stop_transfer(members: Trio) -> list[int]:
             if os.path.basename(command_line(pid).partition(" ")[0]) == members.program
         ]
 
-    pids = eventually(found, f"a transfer; {members[2].log_end()}", every=0.002, seconds=60)
+    pids = eventually(found, f"a transfer; {members[2].log_end()}", every=0.002, seconds=180)
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
