@@ -31,10 +31,12 @@ class LogStream:
         """Print what is new."""
         for number, container in enumerate(self._containers):
             name = Text(f"{container.name:{self._width}} | ", COLOURS[number % len(COLOURS)])
+            # Before its log is read: then its last line is there.
+            is_over = container.status is not None
             for line in self._new_lines(container):
                 # A daemon may colour its lines itself.
                 self._console.print(Text.assemble(name, Text.from_ansi(line)), soft_wrap=True)
-            if container.status is not None and self._ended.get(container) != container.started_at:
+            if is_over and self._ended.get(container) != container.started_at:
                 self._ended[container] = container.started_at
                 seen = row(container)
                 self._console.print(

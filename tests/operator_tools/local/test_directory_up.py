@@ -144,6 +144,27 @@ def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
     ]
 
 
+class EndsMeanwhile(LocalContainer):
+    """A container that writes its last line and ends between two looks at it."""
+
+    @property
+    def status(self) -> int:
+        if not self.log.exists():
+            self.log.write_text("the last line\n")
+        return 2
+
+
+def test_the_end_of_a_container_comes_after_its_last_line(tmp_path: Path) -> None:
+    made = EndsMeanwhile("a/db", "x", tmp_path / "db", tmp_path / "run", {})
+    target = io.StringIO()
+    stream = LogStream([made], Console(file=target))
+    stream.show()
+    stream.show()
+    last, end = target.getvalue().splitlines()
+    assert last == "db@x | the last line"
+    assert end.startswith("db@x | ended")
+
+
 def test_no_container_is_given_a_port_that_the_directory_names(tmp_path: Path) -> None:
     """What it is for may not listen yet, and would then find it taken."""
     odd = " ".join(f"h:{port}" for port in range(10001, 65536, 2))
