@@ -208,7 +208,7 @@ class _Emission:
             return ()
         hosts = [self.imported.names.own_values[host][OWN_HOSTNAME] for host in daemon.hosts]
         pattern = "|".join(host.replace(".", "[.]") for host in hosts)
-        listed = f'[ "$({rule["lists"]} | grep -cE "[|] ({pattern}) *[|]")" -ge {len(hosts)} ]'
+        listed = f'[ "$({rule["lists"]} | grep -cE "[|] *({pattern}) *[|]")" -ge {len(hosts)} ]'
         own = service.templates(self.rules.command(line))
         return _shell(f"until {own} || exit; {listed}; do sleep 5; done")
 
