@@ -314,8 +314,8 @@ def test_hosts_are_discovered_until_all_are_there(tmp_path: Path) -> None:
     step = imported(tmp_path)[0] / "services/openstack/keystone/nova_conductor_exec"
     (_, _, command) = load(step / "definition.yml")["commands"]["run"]["command"]
     assert command == (
-        "sudo -E kolla_set_configs && until nova-manage cell_v2 discover_hosts --by-service || exit;"
-        ' [ "$(nova-manage cell_v2 list_hosts | grep -cE "[|] *(ctl-1|ctl-2) *[|]")" -ge 2 ]; do sleep 5; done'
+        "sudo -E kolla_set_configs && until nova-manage cell_v2 discover_hosts --by-service || exit; "
+        '[ "$(nova-manage cell_v2 list_hosts | grep -cE "[|] *(ctl-1|ctl-2) *[|]")" -ge 2 ]; do sleep 5; done'
     )
 
 
