@@ -341,11 +341,12 @@ def test_kill_9_of_the_whole_group_of_the_agent_ends_its_command(agents: list[Ag
 
 def test_the_command_of_an_agent_that_fails_is_killed(agents: list[Agent], tmp_path: Path) -> None:
     """An unhandled error does not call `close`."""
-    up = tmp_path / "up"
-    body = RUN.format(script=f"touch {up}; {SLEEP}", seconds=0)
-    fail = f"while not os.path.exists({str(up)!r}): loop.sleep(0.05)\nsys.exit(3)"
+    go = tmp_path / "go"
+    body = RUN.format(script=SLEEP, seconds=0)
+    fail = f"while not os.path.exists({str(go)!r}): loop.sleep(0.05)\nsys.exit(3)"
     agents.append(agent := Agent(body.replace("loop.wait(lambda: guard.ended)", fail)))
     (pid,) = agent.pids(1)
+    go.touch()
     assert agent.process.wait(HANDSHAKE_TIMEOUT) == 3
     eventually(lambda: not lives(pid) and state(agent.guard()) in ("", "Z"), "all have ended")
 
