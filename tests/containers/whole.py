@@ -43,7 +43,7 @@ PLUGINS = (
 
 
 class WholeImages(ImportedImages):
-    """Those of the default all-in-one, except fluentd's and ProxySQL's, which are in no registry here."""
+    """Those of the default all-in-one, except fluentd and ProxySQL, which neither Debian nor PyPI has."""
 
     place = "whole-images"
     requirements, constraints = RECIPE / "requirements.txt", RECIPE / "constraints.txt"

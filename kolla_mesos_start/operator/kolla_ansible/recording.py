@@ -23,6 +23,7 @@ from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.kolla_ansible.environment import PLAYBOOK, Environment
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
 
+KILL_TIMEOUT = 5.0  # seconds
 SETTINGS = """\
 [inventory]
 any_unparsed_is_failed = True
@@ -153,7 +154,8 @@ def started(
 def _kill(process: subprocess.Popen[str]) -> None:
     """Kill ansible and its workers, which are in sessions of their own, and wait until they are gone.
 
-    Otherwise a worker would still write to a directory that is being removed.
+    Otherwise a worker would still write to a directory that is being removed. In a container whose process 1
+    does not reap, workers stay zombies for ever, so the wait has a limit.
     """
     if process.poll() is None:
         process.send_signal(signal.SIGSTOP)  # It starts no further worker.
@@ -162,7 +164,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         process.kill()
-        psutil.wait_procs(workers)
+        psutil.wait_procs(workers, timeout=KILL_TIMEOUT)
 
 
 def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
