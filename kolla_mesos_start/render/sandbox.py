@@ -54,6 +54,8 @@ EXPLAINED = {
     "ValueError": "a function does not accept this value",
 }
 
+TRUE = ("yes", "on", "1", "true", "y", "t")
+
 
 class Missing(NamedTuple):
     """A name that a template used and that is missing, and where: the template's label and the line.
@@ -95,6 +97,9 @@ class Sandbox:
         bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
         # The loader finds nothing: a template can't include another one or read from disk.
         self._environment = SandboxedEnvironment(undefined=bound, loader=FunctionLoader(lambda name: None))
+        # Variables of the same names take precedence over jinja2's functions (`range`): see `_functions`.
+        self._globals = dict(self._environment.globals)
+        self._environment.globals.clear()
         self._environment.filters.update(b64encode=_b64encode, bool=_bool, regex_replace=_regex_replace)
         # `tojson` must not fail for a missing value either.
         self._environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_default}
@@ -139,7 +144,16 @@ class Sandbox:
         self._tree = self._environment.parse(source)
         template = self._environment.from_string(self._tree)
         # Not `render()`: it rewrites the traceback of an error, which holds the line.
-        return "".join(template.root_render_func(template.new_context(dict(self._values))))
+        values = {**self._functions(self._tree), **self._values}
+        return "".join(template.root_render_func(template.new_context(values)))
+
+    def _functions(self, tree: nodes.Template) -> dict[str, object]:
+        """jinja2's own functions that the template only calls; any other use means a variable."""
+        uses = Counter(use.name for use in tree.find_all(nodes.Name) if use.ctx == "load")
+        calls = Counter(
+            call.node.name for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Name)
+        )
+        return {name: function for name, function in self._globals.items() if uses[name] == calls[name]}
 
     def record(self, value: MissingValue) -> None:
         """Record that the template, at its current line, uses a missing value."""
@@ -209,8 +223,8 @@ def _json_default(value: object) -> str:
 
 
 def _bool(value: object) -> bool:
-    """The filter: `true` and `yes`, in any case, are true, any other text is false."""
-    return value.lower() in ("true", "yes") if isinstance(value, str) else bool(value)
+    """The filter: the texts that are true for Ansible, in any case, are true; any other text is false."""
+    return value.lower() in TRUE if isinstance(value, str) else bool(value)
 
 
 def _b64encode(value: object) -> str:
