@@ -22,7 +22,7 @@ from kolla_mesos_start.lean_import import import_without
 CACHES = ("BytecodeCache", "FileSystemBytecodeCache", "MemcachedBytecodeCache")
 import_without("jinja2", {"jinja2.bccache": CACHES, "hashlib": ("sha1",)})
 
-from jinja2 import FunctionLoader, TemplateError, TemplateSyntaxError, meta, nodes  # noqa: E402
+from jinja2 import FunctionLoader, TemplateError, TemplateSyntaxError, Undefined, meta, nodes  # noqa: E402
 from jinja2.exceptions import SecurityError  # noqa: E402
 from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
 from jinja2.utils import missing  # noqa: E402
@@ -55,6 +55,8 @@ EXPLAINED = {
 }
 
 TRUE = ("yes", "on", "1", "true", "y", "t")
+# The types of values that a template may write.
+WRITTEN = (str, int, float, list, tuple, dict, range, type(None), Undefined)
 
 
 class Missing(NamedTuple):
@@ -96,7 +98,9 @@ class Sandbox:
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
         # The loader finds nothing: a template can't include another one or read from disk.
-        self._environment = SandboxedEnvironment(undefined=bound, loader=FunctionLoader(lambda name: None))
+        self._environment = SandboxedEnvironment(
+            undefined=bound, loader=FunctionLoader(lambda name: None), finalize=_written
+        )
         # Variables of the same names take precedence over jinja2's functions (`range`): see `_functions`.
         self._globals = dict(self._environment.globals)
         self._environment.globals.clear()
@@ -220,6 +224,16 @@ def _json_default(value: object) -> str:
     if isinstance(value, MissingValue):
         return str(value)
     raise TypeError(f"a {type(value).__name__} can't be JSON")
+
+
+def _written(value: object) -> object:
+    """The value of an expression in `{{ }}`. Raises CannotRender for Python's other objects."""
+    if isinstance(value, WRITTEN):
+        return value
+    raise CannotRender(
+        "the value is neither text, a number, a list nor a mapping: a function must be called, with (), and "
+        "the result of a filter such as map needs `| list` or `| join`"
+    )
 
 
 def _bool(value: object) -> bool:

@@ -299,6 +299,40 @@ def test_a_global_of_jinja2_can_be_called_unless_a_variable_has_its_name() -> No
     assert render("{{ namespace is defined }} {{ namespace | default('none') }}") == "False none"
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "get_hostname",
+        "list_ips_by_service",
+        "distro.upper",
+        "'a'.upper",
+        "self",
+        "namespace(a=1)",
+        "cycler('a', 'b')",
+        "roles.split() | map('upper')",
+        "m",
+    ],
+)
+def test_a_python_object_is_never_written(expression: str) -> None:
+    """It would be `<function ... at 0x7f...>`, in a file that counts as rendered."""
+    reason = complaint("{% macro m() %}{% endmacro %}\n{{ " + expression + " }}")
+    assert reason.startswith("a line 2: the value is neither text, a number, a list nor a mapping")
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("none", "None"),
+        ("1.5", "1.5"),
+        ("[1, (2,)]", "[1, (2,)]"),
+        ("{'a': true}", "{'a': True}"),
+        ("range(2)", "range(0, 2)"),
+    ],
+)
+def test_every_other_value_is_written_as_jinja2_does(expression: str, text: str) -> None:
+    assert render("{{ " + expression + " }}") == text
+
+
 def test_a_name_that_a_template_sets_is_not_a_global() -> None:
     assert render("{% set range = 'a-b' %}{{ range }}") == "a-b"
     assert render("{% for dict in ['x'] %}{{ dict }}{% endfor %}") == "x"
