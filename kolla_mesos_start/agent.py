@@ -28,7 +28,7 @@ from kolla_mesos_start.errors import (
     Unkillable,
     where,
 )
-from kolla_mesos_start.health import JOURNAL, StateFile
+from kolla_mesos_start.health import JOURNAL, PRIVATE, StateFile
 from kolla_mesos_start.host.facts import HostFacts
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
@@ -395,7 +395,7 @@ class Agent:
 
         assert self.bootstrap is not None and registration is not None  # It has a command for the position.
         container = registration.presence[0][0].rpartition("/")[2]
-        run = partial(self.bootstrap.run_for_output, path=f"{settings.run_dir}/position")
+        run = partial(self.bootstrap.run_for_output, path=f"{settings.run_dir}/{PRIVATE}/position")
         return Candidacy(tree, daemon.election, container, report, run)
 
     def _refuse_retired(self, settings: Settings, tree: StatusTree, report: Report) -> None:

@@ -5,9 +5,13 @@ The probe runs every few seconds, so this module imports only what a bare Python
 
     <run_dir>/
       lock      held by the agent, later by the registrar: one of them is running
-      gate      held (flock) while an agent takes the lock
       state     "<stage> <text>", one line
-      journal   exists while a refresh replaces files (see files.journal)
+      private/  what no other user may touch
+        gate      held (flock) while an agent takes the lock
+        journal   exists while a refresh replaces files (see files.journal)
+
+The daemon's user may be allowed to write in the directory: what else stands in the way of a file is removed,
+and a lock of another user is nobody's.
 
 Other users may read lock and state, for their probes; but any process that can read a file can flock it.
 Therefore the lock is a write lock of fcntl(2) (F_OFD_SETLK; it belongs to the open file, like flock's), which
@@ -54,7 +58,9 @@ LOCK_TIMEOUT = 5.0
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
 RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
 STATE_LIMIT = 16384  # bytes of the state
-JOURNAL = "journal"
+PRIVATE = "private"
+JOURNAL = f"{PRIVATE}/journal"
+TRIES = 10  # to make the private directory, while others remove it
 # For files in directories where others may write too: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -164,7 +170,7 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
     """The line to print, and whether the container is alive and ready."""
     # The lock first: then a change in between can only make a healthy container look bad for one probe.
-    held = _is_held(f"{run_dir}/lock")
+    held = _is_held(f"{run_dir}/lock", None)
     line = _read_state(f"{run_dir}/state")
     stage = line.partition(" ")[0]
     if held:
@@ -180,9 +186,12 @@ def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
     return f"no agent runs here; its last state: {line or f'nothing in {run_dir}'}", False, False
 
 
-def _is_held(lock: str) -> bool:
-    """Whether a write lock is held; that needs write permission."""
+def _is_held(lock: str, owners: tuple[int, int] | None) -> bool:
+    """Whether a write lock is held, on a file of one of the `owners`; that needs write permission."""
     try:
+        there = os.lstat(lock)
+        if not stat.S_ISREG(there.st_mode) or (owners and there.st_uid not in owners):
+            return False
         fd = os.open(lock, os.O_RDONLY | O_CAREFUL)
     except FileNotFoundError:
         return False
@@ -204,6 +213,8 @@ def _read_state(path: str) -> str:
     except FileNotFoundError:
         return ""
     with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
         line = file.readline(STATE_LIMIT).rstrip(b"\n").decode("ascii", "backslashreplace")
     # Others may write to this volume: no control character may reach a terminal.
     return "".join(each if each.isprintable() else "?" for each in line)
@@ -217,15 +228,56 @@ def replace(path: str, data: bytes) -> None:
     with open(_new_file(f"{path}.new"), "wb") as file:
         file.write(data)
         os.fchmod(file.fileno(), 0o644)  # Whatever the umask is: a probe may run as another user.
-    os.replace(f"{path}.new", path)
+    _move(f"{path}.new", path)
+
+
+def _move(new: str, path: str) -> None:
+    try:
+        os.replace(new, path)
+    except IsADirectoryError:
+        clear(path)
+        os.replace(new, path)
+
+
+def clear(path: str) -> None:
+    """Remove what is at `path`, whatever it is. A directory with content is only moved aside."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(there.st_mode):
+        os.unlink(path)
+        return
+    try:
+        os.rmdir(path)
+    except OSError:
+        os.rename(path, f"{path}.{os.urandom(8).hex()}")
+
+
+def private_directory(run_dir: str) -> int:
+    """Open the directory that no other user may enter; it is created if anything else has its name."""
+    path = f"{run_dir}/{PRIVATE}"
+    for _ in range(TRIES):
+        try:  # noqa: SIM105 (contextlib would cost every probe its import)
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        there = os.lstat(path)
+        if there.st_uid == 0 != os.geteuid():
+            break  # After the agent has become the daemon's user.
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid() or there.st_mode & 0o077:
+            clear(path)
+            continue
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | O_CAREFUL)
+        if os.path.samestat(os.fstat(fd), there):
+            return fd
+        os.close(fd)
+    raise _not_permitted("it belongs to another user", path)
 
 
 def _new_file(path: str) -> int:
     """Create a file that nobody else can open yet; an existing one is removed, and never written to."""
-    try:  # noqa: SIM105 (contextlib would cost every probe its import)
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+    clear(path)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_CAREFUL, 0o600)
 
 
@@ -251,6 +303,8 @@ def refuse_strangers(directory: str) -> None:
         there = os.lstat(directory)
     except FileNotFoundError:
         return
+    if stat.S_ISLNK(there.st_mode) and there.st_uid != 0 == os.geteuid():
+        raise _not_permitted(f"it is a link of uid {there.st_uid}", directory)
     if not os.stat(os.path.dirname(directory)).st_mode & stat.S_IWOTH or os.path.ismount(directory):
         return
     if not stat.S_ISDIR(there.st_mode):
@@ -261,23 +315,33 @@ def refuse_strangers(directory: str) -> None:
         found = f"others may write in it (mode {stat.S_IMODE(there.st_mode):04o})"
     else:
         return
+    raise _not_permitted(found, directory)
+
+
+def _not_permitted(found: str, path: str) -> PermissionError:
     import errno
 
-    raise PermissionError(errno.EPERM, f"{found}: remove it, or choose another directory", directory)
+    return PermissionError(errno.EPERM, f"{found}: remove it, or choose another directory", path)
 
 
 def _lock(run_dir: str, deadline: float) -> int | None:
     """Take the lock; None if another agent holds it until the deadline."""
-    gate = os.open(f"{run_dir}/gate", os.O_RDWR | os.O_CREAT | O_CAREFUL, 0o600)
+    private = private_directory(run_dir)
     try:
-        while not _has_passed(gate) or _is_held(f"{run_dir}/lock"):
+        gate = os.open("gate", os.O_RDWR | os.O_CREAT | O_CAREFUL, 0o600, dir_fd=private)
+    finally:
+        os.close(private)
+    # A lock of another user, unless it is root, was made to keep us out.
+    owners = (0, os.geteuid())
+    try:
+        while not _has_passed(gate) or _is_held(f"{run_dir}/lock", owners):
             if time.monotonic() >= deadline:
                 return None
             time.sleep(LOCK_RETRY_INTERVAL)
         fd = _new_file(f"{run_dir}/lock.new")
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
         os.fchmod(fd, 0o644)
-        os.replace(f"{run_dir}/lock.new", f"{run_dir}/lock")
+        _move(f"{run_dir}/lock.new", f"{run_dir}/lock")
         return fd
     finally:
         os.close(gate)

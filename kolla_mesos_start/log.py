@@ -7,8 +7,10 @@ registrar two megabytes.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import stat
 import time
 
 TYPE_CHECKING = False
@@ -182,9 +184,18 @@ def last_line(end: Ending, termination_log: str | None) -> None:
     OUTPUT.bare(str(short))
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file for writing. Raises OSError for a FIFO, which would be waited for, and a device."""
+    fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return fd
+
+
 def _write_termination_log(path: str, line: str) -> None:
     try:
-        with open(path, "w", encoding="ascii") as file:
+        with open(path, "w", encoding="ascii", opener=_open_regular) as file:
             file.write(line)
     except OSError as error:
         # The agent is already ending, for a more important reason.

@@ -8,7 +8,6 @@ An empty variable counts as not set, because launchers pass on empty values. NEV
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import socket
@@ -146,10 +145,9 @@ def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
 
 
 def _read_text(path: str) -> str:
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(errno.EINVAL, "not a regular file")
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    from kolla_mesos_start.files.regular import read_regular
+
+    return read_regular(path).decode()
 
 
 def _readable(path: str) -> bool:

@@ -392,6 +392,15 @@ def test_a_termination_log_that_can_not_be_written_does_not_hide_the_reason(
     assert json.loads(last)["reason"] == "why"
 
 
+def test_a_termination_log_that_is_a_fifo_is_not_waited_for(reader: Reader, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    with open(os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)):
+        last_line(END, f"{tmp_path}/log")
+    warning, last = reader.lines()
+    assert f"{tmp_path}/log can't be written: it is not a regular file" in warning
+    assert json.loads(last)["reason"] == "why"
+
+
 def test_without_a_termination_log_the_last_line_is_all(reader: Reader) -> None:
     """Outside Kubernetes there is only the log."""
     last_line(END, None)

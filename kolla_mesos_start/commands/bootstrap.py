@@ -14,6 +14,7 @@ import time
 from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
+from kolla_mesos_start.health import O_CAREFUL, clear
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
@@ -175,13 +176,14 @@ class Bootstrap:
     def run_for_output(self, prepared: Prepared, path: str) -> tuple[str, bytes]:
         """Run a plain command once: why it failed, or empty text; and the end of its standard output.
 
-        `path`: a file for the output, which is deleted.
+        `path`: a new file for the output, which is deleted.
         """
+        clear(path)
         try:
             outcome = self._attempt_plain(prepared, 1, False, path)
             if outcome.state != DONE:
                 return outcome.message, b""
-            with open(path, "rb") as file:
+            with open(os.open(path, os.O_RDONLY | O_CAREFUL), "rb") as file:
                 file.seek(-min(MAX_OUTPUT, os.fstat(file.fileno()).st_size), os.SEEK_END)
                 return "", file.read()
         finally:

@@ -327,7 +327,7 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
     try:
         os.setpgid(0, 0)
         if output is not None:
-            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 1)
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 1)
         if ids:
             uid, gid, groups = ids
             os.setgroups(groups)

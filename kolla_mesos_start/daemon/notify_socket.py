@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 
+from kolla_mesos_start.health import clear
 from kolla_mesos_start.log import Logger
 
 TYPE_CHECKING = False
@@ -27,8 +28,7 @@ MOST_ANCESTORS = 32  # are checked: a foreign process can have any number
 
 def bind(path: str) -> socket.socket:
     """Create the socket at `path`, replacing an existing file."""
-    if os.path.lexists(path):
-        os.unlink(path)
+    clear(path)
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     # Before others can find it: the sender of earlier messages would be unknown.
     notify.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 
+from kolla_mesos_start.health import clear
 from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
@@ -25,8 +26,7 @@ class RequestSocket:
 
     def __init__(self, path: str, loop: Loop, on_connection: Callable[[socket.socket], object]) -> None:
         self._loop, self._on_connection = loop, on_connection
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        clear(path)
         before = os.umask(0o177)
         try:
             self._socket = socket.socket(socket.AF_UNIX)

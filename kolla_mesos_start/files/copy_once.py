@@ -11,6 +11,7 @@ from urllib.parse import quote
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import closing, open_directory, strerror
+from kolla_mesos_start.files.regular import read_regular
 from kolla_mesos_start.files.temporary import open_temporary
 from kolla_mesos_start.files.writing import write
 from kolla_mesos_start.health import refuse_strangers
@@ -59,11 +60,12 @@ class CopyOnce(NamedTuple):
 
     def read(self, command_path: str) -> int:
         """The zxid that was recorded with files that are `done`; 0 if the marker contains none."""
-        with self._explained(), open(self._marker(command_path), "rb") as marker:
-            try:
-                return int(marker.read(), 16)
-            except ValueError:
-                return 0
+        with self._explained():
+            data = read_regular(self._marker(command_path))
+        try:
+            return int(data, 16)
+        except ValueError:
+            return 0
 
     @property
     def _markers(self) -> str:

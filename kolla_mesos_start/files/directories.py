@@ -5,11 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+MOST_LINKS = 40  # of a path, as in Linux
+
+
+class UnsafePath(PermissionError):
+    """A directory that root reaches through a link of another user, or in a directory of another user."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EPERM, "a part of it is a link that another user may have made", path)
 
 
 def open_directory(path: str) -> int:
@@ -30,16 +39,80 @@ def open_directory(path: str) -> int:
     return directory
 
 
-def existing(path: str) -> int:
-    """Open a directory that is there."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def existing(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a directory that is there.
+
+    Links are followed, as in /var/run. But as root none in a directory of another user, who may have put it
+    there to make us write elsewhere: raises UnsafePath. systemd-tmpfiles has the same rule.
+    """
+    names, links = _parts(path), 0
+    directory = os.open("/", os.O_PATH)
+    try:
+        while names:
+            name = names.pop(0)
+            if name == "..":
+                _refuse_untrusted(directory, path)
+            try:
+                child = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            except NotADirectoryError:
+                target = _target(directory, name, path)
+                links += 1
+                if links > MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
+                names[:0] = _parts(target)
+                if not target.startswith("/"):
+                    continue
+                child = os.open("/", os.O_PATH)
+            os.close(directory)
+            directory = child
+        return os.open(".", flags | os.O_DIRECTORY, dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading, without waiting for a FIFO. Links are followed like those of `existing`."""
+    for _ in range(MOST_LINKS):
+        parent, name = os.path.split(path)
+        with closing(existing(parent, os.O_PATH)) as directory:
+            try:
+                return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+            path = os.path.join(parent, _target(directory, name, path))
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _target(directory: int, name: str, path: str) -> str:
+    """Where the link leads. Raises NotADirectoryError if it is none."""
+    try:
+        target = os.readlink(name, dir_fd=directory)
+    except OSError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    _refuse_untrusted(directory, path)
+    if os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid != 0 == os.geteuid():
+        raise UnsafePath(path)
+    return target
+
+
+def _refuse_untrusted(directory: int, path: str) -> None:
+    if os.geteuid() == 0 and os.fstat(directory).st_uid != 0:
+        raise UnsafePath(path)
 
 
 def _create(directory: int, name: str) -> int:
     try:
         os.mkdir(name, 0o755, dir_fd=directory)
     except FileExistsError:  # Created by another agent just now; or `..`; or a link to a missing target.
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        with suppress(NotADirectoryError):
+            return os.open(name, flags, dir_fd=directory)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
     child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     mode = mode_of(child)
     if mode & 0o777 != 0o755:

@@ -1,6 +1,6 @@
 """Replaces several config files as one step, even if the process is killed.
 
-    <run_dir>/journal    exists while files are being replaced: which ones, and by what
+    <run_dir>/private/journal    exists while files are being replaced: which ones, and by what
 
 All new files are complete, under temporary names, before the journal is written; it is removed when all are
 in place. A process that finds a journal completes it (`recover`). It contains paths, owners and modes, but no
@@ -18,17 +18,19 @@ from functools import partial
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import Content
-from kolla_mesos_start.files.directories import closing, existing, strerror, sync_directory
+from kolla_mesos_start.files.directories import closing, strerror, sync_directory
 from kolla_mesos_start.files.placement import explained
 from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
 from kolla_mesos_start.files.writing import take, write_all
-from kolla_mesos_start.health import JOURNAL
+from kolla_mesos_start.health import JOURNAL, private_directory
 from kolla_mesos_start.processes import fork
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+NAME = os.path.basename(JOURNAL)
 
 
 class Replacement(NamedTuple):
@@ -72,7 +74,8 @@ def recover(run_dir: str, *, wait: bool = True) -> bool:
     """
     path = f"{run_dir}/{JOURNAL}"
     try:
-        fd = os.open(path, os.O_RDWR | O_CAREFUL)
+        with closing(private_directory(run_dir)) as directory:
+            fd = os.open(NAME, os.O_RDWR | O_CAREFUL, dir_fd=directory)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -102,7 +105,7 @@ def _write(replacements: Sequence[Replacement], run_dir: str) -> int:
         try:
             write_all(fd, marshal.dumps(plain))
             os.fsync(fd)
-            os.rename(temporary, JOURNAL, src_dir_fd=directory, dst_dir_fd=directory)
+            os.rename(temporary, NAME, src_dir_fd=directory, dst_dir_fd=directory)
             sync_directory(directory)
         except BaseException:
             os.close(fd)
@@ -114,7 +117,7 @@ def _write(replacements: Sequence[Replacement], run_dir: str) -> int:
 @contextmanager
 def _writable(run_dir: str) -> Iterator[int]:
     try:
-        with closing(existing(run_dir)) as directory:
+        with closing(private_directory(run_dir)) as directory:
             yield directory
     except OSError as error:
         raise CannotWrite(
@@ -144,9 +147,9 @@ def _finish_alone(replacements: Sequence[Replacement], run_dir: str) -> None:
 def _finish(replacements: Sequence[Replacement], run_dir: str) -> None:
     for content, new in replacements:
         with explained(content):
-            take(content, new)
-    with closing(existing(run_dir)) as directory:
-        os.unlink(JOURNAL, dir_fd=directory)
+            take(content, new, run_dir)
+    with closing(private_directory(run_dir)) as directory:
+        os.unlink(NAME, dir_fd=directory)
         sync_directory(directory)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import check_dests
-from kolla_mesos_start.files.directories import closing, strerror
+from kolla_mesos_start.files.directories import UnsafePath, closing, existing, strerror
 from kolla_mesos_start.files.writing import difference, staged
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ def plan(content: Content) -> str:
     check_dests([content])
     with explained(content):
         try:
-            directory = os.open(content.directory, os.O_PATH | os.O_DIRECTORY)
+            directory = existing(content.directory, os.O_PATH)
         except FileNotFoundError:
             return "create"
         with closing(directory):
@@ -96,6 +96,12 @@ def explained(content: Content) -> Iterator[None]:
     """Turn an OSError into a CannotWrite that names the file and its dest, and says what to do."""
     try:
         yield
+    except UnsafePath as error:
+        raise CannotWrite(
+            f"config file {content.name}: {content.dest} can't be written: a part of {content.directory} is a"
+            " link that another user than root has made, or could have: remove the link, or choose a dest"
+            " without it"
+        ) from error
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "look at the file system of {directory}")
         hint = advice.format(uid=os.geteuid(), directory=content.directory)

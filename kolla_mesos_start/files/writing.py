@@ -25,7 +25,9 @@ from kolla_mesos_start.files.directories import (
     strerror,
     sync_directory,
 )
+from kolla_mesos_start.files.regular import read_descriptor
 from kolla_mesos_start.files.temporary import O_CAREFUL, discard, open_temporary, remove_leftovers
+from kolla_mesos_start.health import PRIVATE, private_directory
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
 
@@ -90,12 +92,12 @@ def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
         if not is_mounted or content.check:
             fd, name = _complete(directory, content, data)
             return f"{content.directory}/{name}", fd
-    with closing(existing(run_dir)) as directory:
+    with closing(private_directory(run_dir)) as directory:
         fd, name = _complete(directory, content._replace(uid=None, gid=None, mode=0o600), data)
-        return f"{run_dir}/{name}", fd
+        return f"{run_dir}/{PRIVATE}/{name}", fd
 
 
-def take(content: Content, new: str | None) -> None:
+def take(content: Content, new: str | None, run_dir: str) -> None:
     """Move the temporary file `new` to dest; None: remove the file at dest.
 
     May be repeated after a kill. A link is only created here, with `new` as its temporary name.
@@ -106,25 +108,30 @@ def take(content: Content, new: str | None) -> None:
             os.unlink(content.basename, dir_fd=directory)
             log.info("%s: removed", content.dest)
         else:
-            _put(directory, content, new)
+            _put(directory, content, new, run_dir)
         sync_directory(directory)
 
 
-def _put(directory: int, content: Content, new: str) -> None:
+def _put(directory: int, content: Content, new: str, run_dir: str) -> None:
     if content.link is not None:
         with suppress(FileExistsError):
             os.symlink(content.link, new)
-    try:
-        os.rename(new, content.basename, dst_dir_fd=directory)
-    except OSError as error:
-        # A mount. Without /proc `is_mount` can't see that.
-        if error.errno not in (errno.EBUSY, errno.EXDEV):
-            raise
-        with open(os.open(new, os.O_RDONLY | O_CAREFUL), "rb") as file:
-            _rewrite(directory, content, file.read())
-        os.unlink(new)
-    else:
-        log.info("%s: written", content.dest)
+    parent, name = os.path.split(new)
+    is_private = parent == f"{run_dir}/{PRIVATE}"
+    with closing(private_directory(run_dir) if is_private else existing(parent)) as source:
+        try:
+            os.rename(name, content.basename, src_dir_fd=source, dst_dir_fd=directory)
+        except OSError as error:
+            data = content.data
+            # A mount. Without /proc `is_mount` can't see that. Another user may have removed the copy.
+            if error.errno not in (errno.EBUSY, errno.EXDEV) and not (is_private and data is not None):
+                raise
+            if data is None:  # This finishes what a killed process began.
+                data = read_descriptor(os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=source))
+            _rewrite(directory, content, data)
+            discard(source, name)
+        else:
+            log.info("%s: written", content.dest)
 
 
 def write(content: Content, data: bytes) -> None:
@@ -136,17 +143,18 @@ def write(content: Content, data: bytes) -> None:
 
 def as_it_is(content: Content) -> Content:
     """The current file or link at dest, or nothing."""
-    if os.path.islink(content.dest):
-        return content._replace(data=None, link=os.readlink(content.dest))
-    try:
-        fd = os.open(content.dest, os.O_RDONLY | O_CAREFUL)
-    except FileNotFoundError:
-        return content._replace(data=None)
-    with open(fd, "rb") as file:
-        there = os.fstat(fd)
-        return content._replace(
-            uid=there.st_uid, gid=there.st_gid, mode=stat.S_IMODE(there.st_mode), data=file.read()
-        )
+    with closing(existing(content.directory)) as directory:
+        try:
+            there = os.stat(content.basename, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISLNK(there.st_mode):
+                return content._replace(data=None, link=os.readlink(content.basename, dir_fd=directory))
+            fd = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+        except FileNotFoundError:
+            return content._replace(data=None)
+    there = os.fstat(fd)
+    return content._replace(
+        uid=there.st_uid, gid=there.st_gid, mode=stat.S_IMODE(there.st_mode), data=read_descriptor(fd)
+    )
 
 
 def difference(directory: int, content: Content, data: bytes) -> str:
@@ -176,7 +184,7 @@ def _holds(directory: int, name: str, data: bytes) -> bool:
     except PermissionError:
         return False  # It belongs to another user. If we may write in the directory, it is replaced.
     with open(fd, "rb") as file:
-        return file.read() == data
+        return file.read(len(data) + 1) == data
 
 
 def _correct_or_replace(directory: int, content: Content, data: bytes) -> None:

@@ -266,9 +266,10 @@ def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Se
 
 def _read_mounted(file: File) -> bytes | None:
     assert file.mounted is not None
+    from kolla_mesos_start.files.regular import read_regular
+
     try:
-        with open(file.mounted, "rb") as source:
-            return source.read()
+        return read_regular(file.mounted)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -6,10 +6,10 @@ No message contains a value.
 from __future__ import annotations
 
 import os
-import stat
 
 from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.files.regular import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,14 +55,9 @@ def _read(directory: str, names: Set[str] | None) -> dict[str, str]:
 def _value(path: str) -> str:
     """The value in a file."""
     try:
-        with open(path, "rb", opener=_open) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise CannotRender(f"{path} is not a regular file")
-            data = file.read(LIMIT + 1)
+        data = read_regular(path, LIMIT)
     except OSError as error:
         raise CannotRender(_why(path, error)) from error
-    if len(data) > LIMIT:
-        raise CannotRender(f"{path} has more than {LIMIT} bytes, too many for a variable")
     try:
         return value_of(data).decode()
     except UnicodeDecodeError as error:
@@ -75,7 +70,3 @@ def _why(path: str, error: OSError) -> str:
     from kolla_mesos_start.files.permissions import reading
 
     return f"{path} can't be read: {reading(path, error)}"
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # A pipe would be waited for.

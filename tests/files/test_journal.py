@@ -17,6 +17,7 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.journal import is_begun, recover
 from kolla_mesos_start.files.together import place_all, restore
+from kolla_mesos_start.health import JOURNAL
 from tests.files.children import (
     NOBODY,
     Mount,
@@ -209,7 +210,8 @@ def test_a_journal_of_another_user_is_not_followed(root: None, home: Path, run_d
     """Nor one that others may write, a link or a FIFO."""
     (home / "victim").write_text("precious")
     plain = tuple(content(home / "victim")._replace(data=None))
-    path = Path(run_dir, "journal")
+    path = Path(run_dir, JOURNAL)
+    path.parent.mkdir(mode=0o700)
 
     def refused() -> None:
         with pytest.raises(CannotWrite, match="journal"):
@@ -236,7 +238,8 @@ def test_a_journal_of_another_user_is_not_followed(root: None, home: Path, run_d
 @pytest.mark.parametrize("data", [b"", b"garbage", marshal.dumps([1]), marshal.dumps([(("a",), None)])])
 def test_garbage_in_the_journal_is_an_error(tmp_path: Path, data: bytes) -> None:
     """It names the file."""
-    write(tmp_path / "journal", data, os.geteuid())
+    (tmp_path / JOURNAL).parent.mkdir(mode=0o700)
+    write(tmp_path / JOURNAL, data, os.geteuid())
     with pytest.raises(CannotWrite, match="journal is not a journal of this version"):
         recover(str(tmp_path))
 
@@ -246,7 +249,7 @@ def test_without_room_for_the_journal_nothing_is_replaced(home: Path, run_dir: s
     make_old(home, uid)
     subprocess.run(["rm", "-r", run_dir], check=True)
     reason = in_child(lambda: place_all(wanted(home), run_dir), uid).reason
-    assert f"{run_dir}/journal can't be written: No such file or directory" in reason
+    assert f"{run_dir}/{JOURNAL} can't be written: No such file or directory" in reason
     assert "KOLLA_RUN_DIR" in reason
     assert is_old(home)
     assert temporary_files(home) == []
@@ -261,7 +264,7 @@ def test_the_journal_holds_no_content(home: Path, run_dir: str, uid: int) -> Non
         place_all(wanted(home, b"xyzzy"), run_dir)
 
     assert in_child(action, uid).signum == signal.SIGKILL
-    journal = Path(run_dir, "journal")
+    journal = Path(run_dir, JOURNAL)
     assert b"xyzzy" not in journal.read_bytes()
     assert mode_of(journal) == 0o600
 

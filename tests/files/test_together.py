@@ -102,6 +102,7 @@ def test_what_could_not_be_brought_back_is_not_replaced(
     """Another user's file, which can't be read."""
     write(home / "a.conf", b"old", 0, 0o600)
     os.chown(home, NOBODY, NOBODY)
+    os.chown(run_dir, NOBODY, NOBODY)
     reason = in_child(lambda: place_all([content(home / "a.conf")], run_dir), NOBODY).reason
     assert "a.conf can't be written: Permission denied" in reason
     assert (home / "a.conf").read_bytes() == b"old"

@@ -167,7 +167,7 @@ def test_a_link_that_replaces_dest_meanwhile_is_not_followed(
             os.mkfifo(dest)
 
     def action() -> None:
-        before_call("open", number, swap)  # The directory, dest to compare, dest to correct.
+        before_call("open", len(home.parts) + number, swap)  # After the directories: to compare, to correct.
         place([content(dest)])
 
     outcome = in_child(action, uid)

@@ -69,10 +69,13 @@ def a_pipe(path: Path) -> None:
         (lambda path: path.write_bytes(b"s3cret\xff"), "is not UTF-8 text (byte 6)"),
         (lambda path: path.symlink_to("nowhere"), "can't be read: No such file or directory"),
         (lambda path: path.symlink_to(path.name), "can't be read: Too many levels of symbolic links"),
-        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "can't be read: it is not a regular file"),
         (lambda path: path.mkdir(), "can't be read: Is a directory"),
-        (a_pipe, "is not a regular file"),
-        (lambda path: path.write_bytes(b"x" * (1 << 20) + b"xx"), "has more than 1048576 bytes"),
+        (a_pipe, "can't be read: it is not a regular file"),
+        (
+            lambda path: path.write_bytes(b"x" * (1 << 20) + b"xx"),
+            "can't be read: it has more than 1048576 bytes",
+        ),
     ],
 )
 def test_a_file_that_can_not_be_a_value_is_named(tmp_path: Path, make: Any, reason: str) -> None:

@@ -1,0 +1,208 @@
+"""Root writes and reads nothing that another user can redirect with a link among the parents of a path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.directories import existing, open_directory
+from kolla_mesos_start.files.placement import place, plan
+from kolla_mesos_start.files.regular import read_regular
+from kolla_mesos_start.files.together import place_all, restore
+from kolla_mesos_start.health import PRIVATE
+from tests.files.children import NOBODY, before_call, content, in_child, mode_of, own, snapshot
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+def link(path: Path, target: Path) -> None:
+    """A link of the daemon's user."""
+    path.symlink_to(target)
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@pytest.fixture
+def uid() -> int:
+    return 0
+
+
+@pytest.fixture
+def theirs(home: Path) -> Path:
+    """A directory of the daemon's user, beside one of root's."""
+    path = home / "theirs"
+    path.mkdir()
+    (home / "etc").mkdir()
+    return own(path, NOBODY)
+
+
+@pytest.fixture
+def untouched(home: Path, theirs: Path) -> Iterator[None]:
+    """Root's directory is the same after the test."""
+    (home / "etc" / "app.conf").write_text("root's")
+    before = snapshot(home / "etc")
+    yield
+    assert snapshot(home / "etc") == before
+
+
+def absolute(home: Path, theirs: Path) -> Path:
+    link(theirs / "link", home / "etc")
+    return theirs / "link"
+
+
+def relative(home: Path, theirs: Path) -> Path:
+    link(theirs / "link", Path("../etc"))
+    return theirs / "link"
+
+
+def to_a_missing_directory(home: Path, theirs: Path) -> Path:
+    link(theirs / "link", home / "etc" / "new")
+    return theirs / "link"
+
+
+def in_the_middle(home: Path, theirs: Path) -> Path:
+    link(theirs / "link", home)
+    return theirs / "link" / "etc"
+
+
+def of_root(home: Path, theirs: Path) -> Path:
+    """They may have moved it here."""
+    (theirs / "link").symlink_to(home / "etc")
+    return theirs / "link"
+
+
+def in_a_directory_of_root(home: Path, theirs: Path) -> Path:
+    """One that their group may write, or /tmp."""
+    link(home / "link", home / "etc")
+    return home / "link"
+
+
+def upwards(home: Path, theirs: Path) -> Path:
+    """They may have moved the directory."""
+    return theirs / ".." / "etc"
+
+
+PATHS = [absolute, relative, in_the_middle, of_root, in_a_directory_of_root, upwards]
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize("make", [*PATHS, to_a_missing_directory])
+def test_a_dest_behind_a_link_of_another_user_is_refused(
+    home: Path, theirs: Path, run_dir: str, make: Callable[[Path, Path], Path]
+) -> None:
+    file = content(make(home, theirs) / "app.conf", b"ours")
+    for work in (lambda: place([file]), lambda: place_all([file], run_dir)):
+        with pytest.raises(CannotWrite, match=r"app.conf can't be written: a part of .* is a link"):
+            work()
+    if make is not to_a_missing_directory:
+        with pytest.raises(CannotWrite, match="is a link"):
+            plan(file)
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize("make", [absolute, relative])
+def test_files_are_not_brought_back_through_a_link(
+    home: Path, theirs: Path, run_dir: str, make: Callable[[Path, Path], Path]
+) -> None:
+    """They may put it there while a refresh runs."""
+    (theirs / "link").mkdir()
+    own(theirs / "link", NOBODY)
+    before = place_all([content(theirs / "link" / "app.conf", b"ours")], run_dir)
+    (theirs / "link" / "app.conf").unlink()
+    (theirs / "link").rmdir()
+    make(home, theirs)
+    with pytest.raises(CannotWrite, match="is a link"):
+        restore(before, run_dir)
+
+
+@pytest.mark.parametrize("make", PATHS)
+def test_a_file_behind_a_link_of_another_user_is_not_read(
+    home: Path, theirs: Path, make: Callable[[Path, Path], Path]
+) -> None:
+    """Its content would become theirs in a rendered file."""
+    (home / "etc" / "secret").write_text("root's")
+    with pytest.raises(PermissionError, match="a link that another user may have made"):
+        read_regular(str(make(home, theirs) / "secret"))
+    link(theirs / "file", home / "etc" / "secret")
+    with pytest.raises(PermissionError, match="a link that another user may have made"):
+        read_regular(str(theirs / "file"))
+
+
+def test_a_link_that_appears_while_parents_are_created_is_not_followed(
+    home: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and mkdir."""
+    mkdir = os.mkdir
+
+    def plant(name: str, *mode: int, **directory: int) -> None:
+        absolute(home, theirs)
+        mkdir(name, *mode, **directory)
+
+    monkeypatch.setattr(os, "mkdir", plant)
+    with pytest.raises(FileNotFoundError):
+        open_directory(str(theirs / "link"))
+    assert os.listdir(home / "etc") == []
+
+
+def test_a_copy_that_another_user_replaces_is_not_used(home: Path, theirs: Path, run_dir: str) -> None:
+    """The copy of a mounted file is where only root can write; the directory above it may be theirs, too."""
+    own(Path(run_dir), NOBODY)
+    source, dest = home / "source", home / "etc" / "app.conf"
+    source.write_bytes(b"old")
+    dest.touch()
+
+    def replace() -> None:
+        """What the user can do at any time."""
+        private = Path(run_dir, PRIVATE)
+        copies = os.listdir(private)
+        assert mode_of(private) == 0o700
+        private.rename(theirs / "moved")
+        private.mkdir()
+        for name in copies:
+            (private / name).write_bytes(b"theirs")
+            own(private / name, NOBODY)
+        own(private, NOBODY)
+
+    def action() -> None:
+        before_call("rename", 2, replace)  # After that of the journal.
+        place_all([content(dest, b"ours")], run_dir)
+
+    assert in_child(action, 0, [("--bind", str(source), str(dest))]).error is None
+    assert source.read_bytes() == b"ours"
+
+
+@pytest.mark.parametrize("target", ["etc", "./etc/../etc/", "/proc/self/cwd/../"])
+def test_links_of_root_are_followed(home: Path, theirs: Path, target: str) -> None:
+    """As /var/run is."""
+    (home / "link").symlink_to(target)
+    fd = existing(str(home / "link"))
+    assert os.path.samestat(os.fstat(fd), os.stat(home / "link"))
+    os.close(fd)
+
+
+def test_a_directory_of_another_user_is_written_without_a_link(home: Path, theirs: Path) -> None:
+    place([content(theirs / "new" / "app.conf", b"ours")])
+    assert (theirs / "new" / "app.conf").read_bytes() == b"ours"
+
+
+def test_a_user_may_follow_their_own_links(home: Path, theirs: Path) -> None:
+    """Without root there is nothing to gain."""
+    (theirs / "real").mkdir()
+    own(theirs / "real", NOBODY)
+    link(theirs / "link", theirs / "real")
+    assert in_child(lambda: place([content(theirs / "link" / "app.conf", b"theirs")]), NOBODY).error is None
+    assert (theirs / "real" / "app.conf").read_bytes() == b"theirs"
+
+
+def test_a_circle_of_links_ends(home: Path) -> None:
+    (home / "a").symlink_to("b")
+    (home / "b").symlink_to("a")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        existing(str(home / "a"))
+    with pytest.raises(NotADirectoryError):
+        (home / "file").touch()
+        existing(str(home / "file"))
