@@ -105,6 +105,8 @@ each entry of `services`, may have:
   pid, ipc, cgroup       host
   limits                 {nofile: 1048576}; `security_options` is a list
   ports, env             a list of those that are registered; a mapping
+  stop_signal            such as QUIT; TERM by default, whatever the image has
+  start_timeout          seconds that a daemon may take to become ready
   volumes                by path: a size (10Gi) for data of each container's
                          own, {volume: NAME} for what the containers of one
                          host share, {shared: NAME} for the same data on all
@@ -116,7 +118,7 @@ kubernetes: a Job for each task, named by its generation; for a service a Deploy
 data of its own, or a DaemonSet on each host. Their names do not contain the deployment's: give it its own
 namespace, kubectl apply --namespace NAME -f DIR2.
 
-quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 5.0 or newer
+quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 4.9 or newer
 makes systemd units of them. A container is not restarted if its exit status says that another attempt can't
 succeed.
 
