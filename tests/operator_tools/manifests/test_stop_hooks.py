@@ -140,7 +140,7 @@ def test_the_stop_signal_is_set_whatever_the_image_says(
 
 def test_a_unit_knows_the_numbers_of_signals() -> None:
     """Which its file must not ask this machine for."""
-    assert quadlet.NUMBERS == {name: signal.Signals[f"SIG{name}"] for name in SIGNALS}
+    assert {name: signal.Signals[f"SIG{name}"] for name in SIGNALS} == quadlet.NUMBERS
 
 
 def test_a_pod_needs_an_image_with_the_stop_signal(tmp_path: Path) -> None:
