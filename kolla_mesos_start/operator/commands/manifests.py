@@ -122,7 +122,8 @@ quadlet: a directory for each host, whose files belong in /etc/containers/system
 makes systemd units of them. A container is not restarted if its exit status says that another attempt can't
 succeed.
 
-compose: a file for each host, for podman-compose or docker compose; on standard output a document for each.
+compose: a file for each host, for docker compose 2, or podman-compose 1.0.6 or newer; on standard output a
+document for each.
 Compose does not look at exit statuses: it restarts such a container too. It does not restart an unhealthy
 container: watch the output of `docker compose ps`, and restart such a container yourself.
 
