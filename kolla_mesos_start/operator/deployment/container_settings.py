@@ -171,8 +171,14 @@ def _flag(fields: Fields, key: str) -> bool | None:
 
 
 def _stop_signal(fields: Fields) -> str | None:
-    name = fields.text("stop_signal", None, bad_signal)
+    name = fields.text("stop_signal", None, _bad_stop_signal)
     return name and name.removeprefix("SIG")
+
+
+def _bad_stop_signal(text: str) -> str | None:
+    good = re.fullmatch(r"(SIG)?RTMIN\+([0-9]|[12][0-9]|30)", text)
+    expected = None if good else bad_signal(text)
+    return expected and f"{expected}, RTMIN+3"
 
 
 def _limits(fields: Fields) -> Mapping[str, str] | None:

@@ -19,7 +19,8 @@ from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
 
 PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds before a restart
-NUMBERS = dict(zip(SIGNALS, (1, 2, 3, 10, 12, 14, 15, 18, 23, 28, 29, 30)))  # of signals of Linux
+# The numbers of signals of Linux.
+NUMBERS = dict(zip((*SIGNALS, "RTMIN"), (1, 2, 3, 10, 12, 14, 15, 18, 23, 28, 29, 30, 34)))
 REMOVE = 10  # seconds that podman has to remove a container that has ended
 
 
@@ -141,13 +142,19 @@ def _service(container: PerHostContainer) -> Iterator[str]:
     yield f"RestartSec={AGAIN}"
     yield f"RestartPreventExitStatus={' '.join(map(str, FINAL))}"
     # Ended by a stop, it has not failed.
-    stopped = dict.fromkeys(128 + NUMBERS[name] for name in (TERM, container.workload.stop_signal))
+    stopped = dict.fromkeys(_exit_status(name) for name in (TERM, container.workload.stop_signal))
     yield f"SuccessExitStatus={' '.join(map(str, stopped))}"
     yield f"TimeoutStartSec={PULL}"
     if container.workload.needs_hook:
         # Before podman's own command, which sends SIGTERM. "-": the container may have ended.
         yield f"ExecStop=-/usr/bin/podman exec {word(container.full_name)} {words(STOP)}"
     yield f"TimeoutStopSec={container.workload.grace + REMOVE}"
+
+
+def _exit_status(stop_signal: str) -> int:
+    """The status of a container that was ended by this signal."""
+    name, _, offset = stop_signal.partition("+")
+    return 128 + NUMBERS[name] + int(offset or 0)
 
 
 def cpu_shares(thousandths: int) -> int:

@@ -150,6 +150,11 @@ MISTAKES = {
         "stop_signal: KILL",
         "17: services.web.stop_signal: expected the name of a signal, one of HUP, INT, QUIT,",
     ),
+    "a signal beyond the last": (
+        "network: host",
+        "stop_signal: RTMIN+31",
+        "17: services.web.stop_signal: expected the name of a signal, one of HUP, INT, QUIT,",
+    ),
     "a signal only for the agent": (
         "{A: 1",
         "{KOLLA_STOP_SIGNAL: QUIT",

@@ -118,6 +118,7 @@ def signals(root: Path, stop_signal: str) -> dict[str, str]:
         ("TERM", "TERM", "143"),
         ("SIGQUIT", "QUIT", "143 131"),
         ("WINCH", "WINCH", "143 156"),
+        ("SIGRTMIN+3", "RTMIN+3", "143 165"),
     ],
 )
 def test_the_stop_signal_is_set_whatever_the_image_says(
@@ -140,7 +141,7 @@ def test_the_stop_signal_is_set_whatever_the_image_says(
 
 def test_a_unit_knows_the_numbers_of_signals() -> None:
     """Which its file must not ask this machine for."""
-    assert {name: signal.Signals[f"SIG{name}"] for name in SIGNALS} == quadlet.NUMBERS
+    assert {name: signal.Signals[f"SIG{name}"] for name in (*SIGNALS, "RTMIN")} == quadlet.NUMBERS
 
 
 def test_a_pod_needs_an_image_with_the_stop_signal(tmp_path: Path) -> None:
