@@ -30,10 +30,11 @@ and 1 if a file would change. An error that would end a start has the same
 exit status here.
 """
 HEALTH = """\
-Print in one line what this container is doing. The exit status is 1 if its
-daemon was ready and now fails its check, or if nothing runs. This command
-does not connect to ZooKeeper. It reads files in KOLLA_RUN_DIR, so run it in
-the container.
+Print in one line what this container is doing. The exit status is 1 if no
+agent or daemon runs here, or if the daemon is no longer registered. A daemon
+that runs is healthy while its check fails: its database may be down. This
+command does not connect to ZooKeeper. It reads files in KOLLA_RUN_DIR, so run
+it in the container.
 """
 
 
@@ -150,8 +151,14 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
         epilog="example, as a readiness probe:\n  kolla_mesos_start health --ready",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    health.add_argument(
+    which = health.add_mutually_exclusive_group()
+    which.add_argument(
         "--ready", action="store_true", help="exit 0 only if its daemon is ready, or its task has finished"
+    )
+    which.add_argument(
+        "--started",
+        metavar="SECONDS",
+        help="exit 1 also if its daemon has not been ready within SECONDS of its start",
     )
     parsed = parser.parse_args(arguments)
     return parsed.verb or "run", getattr(parsed, "show", False) or getattr(parsed, "no_term", False)

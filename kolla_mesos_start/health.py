@@ -5,7 +5,7 @@ The probe runs every few seconds, so this module imports only what a bare Python
 
     <run_dir>/
       lock      held by the agent, later by the registrar: one of them is running
-      state     "<stage> <text>", one line
+      state     "<stage> <text>"; a second line says when the daemon was started, until it has been ready
       private/  what no other user may touch
         gate      held (flock) while an agent takes the lock
         journal   exists while a refresh replaces files (see files.journal)
@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     ]
 
 # The results of the two probes in each stage while the lock is held: (alive, ready).
-# `starting` is alive: a liveness probe must not kill a daemon that is still starting.
+# A daemon that runs is alive, ready or not: its check may ask for a database that is down.
 VERDICTS: Mapping[str, tuple[bool, bool]] = {
     "waiting": (True, False),
     "bootstrapping": (True, False),
     "starting": (True, False),
     "ready": (True, True),
-    "unready": (False, False),
-    # A liveness probe must not kill it: it still serves.
+    "unready": (True, False),
     "draining": (True, False),
     "finished": (True, True),
     "ended": (False, False),
@@ -52,12 +51,13 @@ VERDICTS: Mapping[str, tuple[bool, bool]] = {
 # In these stages the registrar holds the lock: if the lock is free, the registrar has died.
 DAEMON_STAGES = ("starting", "ready", "unready", "draining")
 
-USAGE = "usage: kolla_mesos_start health [--ready]"
+USAGE = "usage: kolla_mesos_start health [--ready | --started SECONDS]"
 # seconds; the registrar of the previous run needs a moment to notice that its daemon has ended
 LOCK_TIMEOUT = 5.0
 LOCK_RETRY_INTERVAL = 0.05  # seconds; flock itself can't wait with a time limit
 RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
-STATE_LIMIT = 16384  # bytes of the state
+STATE_LIMIT = 16384  # bytes of a line of the state
+NEVER = float("inf")
 PRIVATE = "private"
 JOURNAL = f"{PRIVATE}/journal"
 TRIES = 10  # to make the private directory, while others remove it
@@ -125,15 +125,17 @@ class StateFile:
         os.set_inheritable(fd, False)
         return cls(run_dir, fd)
 
-    def write(self, stage: Stage, text: str) -> None:
-        """Replace the state; a reader sees the old line or the new one, never a part.
+    def write(self, stage: Stage, text: str, started: float | None = None) -> None:
+        """Replace the state; a reader sees the old one or the new one, never a part.
 
+        `started`: when the daemon was started (`loop.now`), if it has not been ready since then.
         Raises CannotWrite: probes must not read an outdated state.
         """
         path = f"{self.run_dir}/state"
         line = f"{stage} {text}".replace("\n", " ").rstrip()
+        second = "" if started is None else f"{started:.3f}\n"
         try:
-            replace(path, f"{line}\n".encode("utf-8", "backslashreplace"))
+            replace(path, f"{line}\n{second}".encode("utf-8", "backslashreplace"))
         except OSError as error:
             from kolla_mesos_start.errors import CannotWrite
 
@@ -146,10 +148,13 @@ class StateFile:
 def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """The `health` command: prints the state of this container in one line; returns the exit status.
 
-    0: the container is healthy (with `--ready`: only if its daemon is ready, or its task has
-    finished and stays); 1: it is not; 64: unknown arguments, or a KOLLA_RUN_DIR that no agent takes.
+    0: the container is healthy (with `--ready`: only if its daemon is ready, or its task has finished and
+    stays; with `--started`: unless its daemon has not been ready within so many seconds of its start);
+    1: it is not; 64: unknown arguments, or a KOLLA_RUN_DIR that no agent takes.
     """
-    if argv and list(argv) != ["--ready"]:
+    option, _, value = "=".join(argv).partition("=")
+    limit = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
+    if argv and not (list(argv) == ["--ready"] or (option == "--started" and limit)):
         print(USAGE)
         return 64
     run_dir = find_run_dir(environ)
@@ -160,21 +165,23 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         if not environ.get("KOLLA_RUN_DIR"):
             refuse_strangers(run_dir)  # KOLLA_RUN_DIR may belong to another user: the agent's.
-        line, alive, ready = _inspect(run_dir, environ.get("KOLLA_START_MODE") == "supervise")
+        line, alive, ready = _inspect(run_dir, environ.get("KOLLA_START_MODE") == "supervise", limit)
     except OSError as error:
         line, alive, ready = _described(error, run_dir), False, False
     print(line)
-    return 0 if (ready if argv else alive) else 1
+    return 0 if (ready if option == "--ready" else alive) else 1
 
 
-def _inspect(run_dir: str, supervised: bool) -> tuple[str, bool, bool]:
-    """The line to print, and whether the container is alive and ready."""
+def _inspect(run_dir: str, supervised: bool, limit: int | None) -> tuple[str, bool, bool]:
+    """The line to print, and whether the container is alive and ready. `limit`: seconds for a start."""
     # The lock first: then a change in between can only make a healthy container look bad for one probe.
     held = _is_held(f"{run_dir}/lock", None)
-    line = _read_state(f"{run_dir}/state")
+    line, started = _read_state(f"{run_dir}/state")
     stage = line.partition(" ")[0]
     if held:
         alive, ready = VERDICTS.get(stage, (False, False))
+        if limit and time.clock_gettime(time.CLOCK_BOOTTIME) - started > limit:
+            return f"not ready within {limit} s of its start; {line}", False, ready
         if ready and os.path.lexists(f"{run_dir}/{JOURNAL}"):
             return "a refresh is replacing files: only some of them are new", alive, False
         return line or "no state yet", alive, ready
@@ -207,17 +214,23 @@ def _whole_file(kind: int) -> bytes:
     return kind.to_bytes(2, sys.byteorder) + bytes(30)
 
 
-def _read_state(path: str) -> str:
+def _read_state(path: str) -> tuple[str, float]:
+    """The line to print, and when the daemon was started: infinity if it has been ready, or is none."""
     try:
         fd = os.open(path, os.O_RDONLY | O_CAREFUL)
     except FileNotFoundError:
-        return ""
+        return "", NEVER
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
+            return "", NEVER
         line = file.readline(STATE_LIMIT).rstrip(b"\n").decode("ascii", "backslashreplace")
+        second = file.readline(STATE_LIMIT)
+    try:
+        started = float(second)
+    except ValueError:
+        started = NEVER
     # Others may write to this volume: no control character may reach a terminal.
-    return "".join(each if each.isprintable() else "?" for each in line)
+    return "".join(each if each.isprintable() else "?" for each in line), started
 
 
 def replace(path: str, data: bytes) -> None:

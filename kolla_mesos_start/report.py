@@ -65,11 +65,12 @@ class Report:
         code: str = "",
         outside: Mapping[str, str] | None = None,
         election: Mapping[str, str] | None = None,
+        started: float | None = None,
     ) -> None:
         """Report this state. Raises CannotWrite as `StateFile.write` does.
 
         `code` is one of the codes above or of `election.decide`, or empty. `outside`: why external services
-        have not answered. `election`: what the code is about.
+        have not answered. `election`: what the code is about. `started`: see `StateFile.write`.
         """
         if (stage, command) != (self._stage, self._command):
             self._since = time.time()
@@ -82,7 +83,7 @@ class Report:
             self._fields["election"] = dict(list(election.items())[:MAX_OUTSIDE])
         if self._ephemeral:
             self._ephemeral.data = self._text()
-        self.state_file.write(stage, command if stage == "bootstrapping" else reason)
+        self.state_file.write(stage, command if stage == "bootstrapping" else reason, started)
 
     def show(self, ephemerals: Ephemerals, shown: StatusZnode) -> Ephemeral:
         """Report in ZooKeeper too; returns the ephemeral."""

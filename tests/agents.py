@@ -66,7 +66,7 @@ class Agent:
     def state(self) -> str:
         """The state for probes: the stage and a text; empty before the first one."""
         try:
-            return Path(self.environ["KOLLA_RUN_DIR"], "state").read_text().rstrip("\n")
+            return Path(self.environ["KOLLA_RUN_DIR"], "state").read_text().partition("\n")[0]
         except FileNotFoundError:
             return ""
 

@@ -61,7 +61,7 @@ STAGES: list[tuple[Stage, int, int, str]] = [
     ("bootstrapping", 0, 1, "no agent runs here; its last state: bootstrapping on mariadb"),
     ("starting", 0, 1, "daemon runs, unregistered"),
     ("ready", 0, 0, "daemon runs, unregistered"),
-    ("unready", 1, 1, "daemon runs, unregistered"),
+    ("unready", 0, 1, "daemon runs, unregistered"),
     ("draining", 0, 1, "daemon runs, unregistered"),
     ("finished", 0, 0, "no agent runs here; its last state: finished on mariadb"),
     ("ended", 1, 1, "no agent runs here; on mariadb: start the container again"),
@@ -95,8 +95,8 @@ def test_a_container_is_not_ready_while_a_refresh_replaces_its_files(
     assert (health([], environ), health(["--ready"], environ)) == (0, 1)
     assert "a refresh is replacing files" in capsys.readouterr().out
     state_file.write("unready", "because")
-    assert health([], environ) == 1
-    assert capsys.readouterr().out == "unready because\n"
+    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
+    assert capsys.readouterr().out == "unready because\n" * 2
     journal.unlink()
     state_file.write("ready", "")
     assert health(["--ready"], environ) == 0
@@ -114,11 +114,61 @@ def test_the_probe_prints_one_line_and_exits(run_dir: str, state_file: StateFile
     assert (found.returncode, found.stdout, found.stderr) == (0, "ready tcp 3306 and more\n", "")
 
 
-@pytest.mark.parametrize("argv", [["--redy"], ["--ready", "--ready"], [""]])
+@pytest.mark.parametrize(
+    ("age", "status"), [(None, 0), (599, 0), (601, 1)], ids=["has been ready", "in time", "late"]
+)
+@pytest.mark.parametrize("argv", [["--started", "600"], ["--started=600"]])
+def test_a_start_may_be_limited(
+    capsys: pytest.CaptureFixture[str],
+    run_dir: str,
+    state_file: StateFile,
+    argv: list[str],
+    age: int | None,
+    status: int,
+) -> None:
+    """Only until the daemon has been ready; the other probes have no limit."""
+    environ = {"KOLLA_RUN_DIR": run_dir}
+    started = None if age is None else time.clock_gettime(time.CLOCK_BOOTTIME) - age
+    state_file.write("starting", "exit status 1", started)
+    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
+    capsys.readouterr()
+    assert health(argv, environ) == status
+    late = "not ready within 600 s of its start; " if status else ""
+    assert capsys.readouterr().out == f"{late}starting exit status 1\n"
+
+
+def test_a_limited_start_is_a_liveness_probe_too(run_dir: str) -> None:
+    """A container without an agent is not healthy, and one that waits is, for however long."""
+    environ, argv = {"KOLLA_RUN_DIR": run_dir}, ["--started", "1"]
+    assert health(argv, environ) == 1
+    state_file = StateFile.take(run_dir)
+    os.utime(f"{run_dir}/state", (0, 0))
+    assert health(argv, environ) == 0
+    os.close(state_file.fd)
+    assert health(argv, environ) == 1
+
+
+@pytest.mark.parametrize("second", ["soon", "nan", "inf", "1" * 5000, "\x1b[2J"])
+def test_a_start_that_somebody_else_has_written_sets_no_limit(
+    run_dir: str, state_file: StateFile, second: str
+) -> None:
+    """Nor is it a traceback."""
+    Path(run_dir, "state").write_text(f"starting\n{second}\n")
+    assert health(["--started", "1"], {"KOLLA_RUN_DIR": run_dir}) == 0
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(["--redy"], ["--ready", "--ready"], [""], ["--ready", ""], ["--started"], ["--started", "0"]),
+        *(["--started", "-1"], ["--started", "1.5"], ["--started", "\N{SUPERSCRIPT TWO}"]),
+        *(["--started", "9" * 10], ["--started", "1", "--ready"], ["--started=1=1"]),
+    ],
+)
 def test_an_unknown_argument_is_64(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
     """A misspelt probe must not look like a healthy or an unhealthy container."""
     assert health(argv, {}) == 64
-    assert capsys.readouterr().out == "usage: kolla_mesos_start health [--ready]\n"
+    assert capsys.readouterr().out == "usage: kolla_mesos_start health [--ready | --started SECONDS]\n"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ SHARED = (
     "kolla_mesos_start.election.words",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
+    "kolla_mesos_start.files.regular",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
     "kolla_mesos_start.operator",

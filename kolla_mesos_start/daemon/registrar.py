@@ -74,7 +74,7 @@ class Registrar:
         state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
         report = Report(state_file, handoff.command)
         report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
-        self.reporter = StatusReporter(report, handoff.command)
+        self.reporter = StatusReporter(report, handoff.command, self._started)
         self.ended = False
         self._participant = self._take_part(handoff) if handoff.election else None
         self._senders = _senders(handoff)
@@ -291,6 +291,7 @@ class Registrar:
         self.loop.remove(self.readiness)
         self.readiness = Readiness(self._rules, self._check, self._started)
         self.readiness.confirm(self._started)
+        self.reporter.restart(self._started)
         self.loop.add(self.readiness)
         if self.drain:
             self.drain.reset()
@@ -311,9 +312,10 @@ class StatusReporter:
 
     interest = None
 
-    def __init__(self, report: Report, command: str) -> None:
-        """`command` is the daemon's path in its definition."""
+    def __init__(self, report: Report, command: str, started: float) -> None:
+        """`command` is the daemon's path in its definition, `started` the instant of its start."""
         self.report, self.command = report, command
+        self._started: float | None = started  # None: it has been ready since then, or is being stopped
         self._unready_since = now()
         self._log_at, self._write_at = self._unready_since + UNREADY_LONG, math.inf
         self._stage: Stage = "waiting"
@@ -328,6 +330,8 @@ class StatusReporter:
     def show(self, ready: bool, reason: str, stopped: bool = False, code: str = "") -> None:
         """Report a change. `reason` is why the daemon is not ready, `stopped`: it was asked to stop."""
         self._was_ready = self._was_ready or ready
+        if ready or stopped:
+            self._started = None
         stage: Stage = "ready" if ready else "unready" if self._was_ready else "starting"
         if ready and self._stage != "ready":
             log.info("the daemon is ready")
@@ -343,12 +347,19 @@ class StatusReporter:
         if self._stage != "draining":
             log.info("the daemon is no longer ready: it is about to be stopped")
             self._log_at = math.inf
+        self._started = None
         self._set("draining", reason)
 
     def show_denied(self, why: str) -> None:
-        """Report a ready daemon that can't be registered. `starting`: it must not be killed for that."""
+        """Report a ready daemon that can't be registered. It must not be killed for that."""
         self._log_at = math.inf  # The refusal was logged.
+        self._started = None
         self._set("starting", f"not registered: {why}")
+
+    def restart(self, started: float) -> None:
+        """Report a new daemon, which was started at that instant."""
+        self._started = started
+        self._write()
 
     def _set(self, stage: Stage, text: str, code: str = "") -> None:
         if (stage, text, code) != (self._stage, self._text, self._code):
@@ -359,7 +370,7 @@ class StatusReporter:
         """Report that the daemon has ended."""
         self._stage, self._text, self._code = "ended", "the daemon has ended", ""
         self._log_at = math.inf
-        self._was_ready = False
+        self._was_ready, self._started = False, None
         self._write()
 
     def run(self, ready: bool) -> None:
@@ -374,7 +385,7 @@ class StatusReporter:
     def _write(self) -> None:
         self._write_at = math.inf
         try:
-            self.report.write(self._stage, self._text, self.command, self._code)
+            self.report.write(self._stage, self._text, self.command, self._code, started=self._started)
         except CannotWrite as error:
             # For example, a full disk. Try again.
             self._write_at = now() + WRITE_AGAIN

@@ -106,7 +106,7 @@ class Waits(StateFile):
         self.begun = False
         self._waits = waits
 
-    def write(self, stage: Stage, text: str) -> None:
+    def write(self, stage: Stage, text: str, started: float | None = None) -> None:
         if self.begun and stage == "waiting":
             self.begun = False
             self._waits.release()

@@ -52,7 +52,7 @@ class Standing(StateFile):
         super().__init__("", -1)
         self.reached = threading.Event()
 
-    def write(self, stage: Stage, text: str) -> None:
+    def write(self, stage: Stage, text: str, started: float | None = None) -> None:
         if "is running it" in text:
             self.reached.set()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
@@ -200,6 +201,8 @@ def test_podman_starts_what_the_unit_says(memcached: tuple[Unit, Container], tmp
     assert "can't be written" not in container.said
     assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
     assert "no-new-privileges" in inspected["HostConfig"]["SecurityOpt"]
+    assert inspected["Config"]["StopSignal"] == signal.SIGTERM
+    assert (unit.value("KillMode"), unit.value("SuccessExitStatus")) == ("mixed", "143")
     assert inspected["Config"]["StopTimeout"] < int(unit.value("TimeoutStopSec"))
     assert inspected["Config"]["Healthcheck"]["Test"] == ["CMD-SHELL", "kolla_mesos_start health"]
     assert inspected["Config"]["HealthcheckOnFailureAction"] == "kill"

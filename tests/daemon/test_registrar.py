@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def reporter(tmp_path: Path, clock: list[float]) -> StatusReporter:
-    return StatusReporter(Report(StateFile(str(tmp_path), -1)), "shop/daemon")
+    return StatusReporter(Report(StateFile(str(tmp_path), -1)), "shop/daemon", clock[0])
 
 
 def test_a_daemon_that_is_not_ready_for_long_is_logged(

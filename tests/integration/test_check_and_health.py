@@ -261,10 +261,62 @@ def test_health_follows_a_container_through_all_its_stages(
     (agent.directory / "good").touch()
     is_at(agent, "ready", 0, 0)
     (agent.directory / "good").unlink()
-    is_at(agent, "unready", 1, 1)
+    is_at(agent, "unready", 0, 1)
     (agent.directory / "good").touch()
     is_at(agent, "ready", 0, 0)
     os.kill(agent.registrar, signal.SIGKILL)
     is_at(agent, "daemon runs, unregistered", 1, 1)
     agent.signal(signal.SIGTERM)
     assert agent.ends() == 143
+
+
+def test_an_outage_of_its_database_does_not_kill_an_api(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """However long it takes. The limit of a start counts only until the daemon has been ready."""
+    check = {"command": "test -e ../database", "interval": 0.1, "fall": 1, "timeout": 0.5}
+    publish(deployment, "web", {"service": {"daemon": {"command": "sleep 100", "ready": check}}})
+    agent = containers.start("web")
+    limited = ("--started", "1")
+    late = "not ready within 1 s of its start; starting check command: exit status 1\n"
+    eventually(lambda: agent.health(*limited).stdout == late, "its start takes too long")
+    assert agent.health(*limited).returncode == 1
+    assert probes(agent) == (0, 1)
+    (agent.directory / "../database").touch()
+    is_at(agent, "ready", 0, 0)
+    (agent.directory / "../database").unlink()
+    is_at(agent, "unready", 0, 1)
+    assert agent.health(*limited).returncode == 0
+    agent.signal(signal.SIGSTOP)
+    assert (agent.health().returncode, agent.health(*limited).returncode) == (0, 0)
+
+
+def test_the_limit_of_a_start_begins_again_with_each_daemon(
+    deployment: Deployment, containers: Containers
+) -> None:
+    """As after a restart for new files. A daemon that is being stopped is not late."""
+    daemon = {
+        "command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
+        "stop_grace": 1,
+        "ready": {"command": "test -e ../good", "interval": 0.1, "fall": 1},
+        "on_change": {"restart": True},
+        "files": {"conf": {"dest": "{{ place }}"}},
+    }
+    definition = {"service": {"daemon": daemon}}
+    agent = containers.start("web", KOLLA_START_MODE="supervise")
+    variables = {"place": f"{agent.directory}/conf"}
+    publish(deployment, "web", definition, files={"conf": "old"}, variables=variables)
+    limited, late = ("--started", "2"), "not ready within 2 s"
+    eventually(lambda: agent.health(*limited).stdout.startswith(late), "its start takes too long")
+    (agent.directory / "../good").touch()
+    is_at(agent, "ready", 0, 0)
+    (agent.directory / "../good").unlink()
+    is_at(agent, "unready", 0, 1)
+    publish(deployment, "web", definition, files={"conf": "new"}, variables=variables)
+    agent.says("started again")
+    assert agent.health(*limited).returncode == 0
+    eventually(lambda: agent.health(*limited).stdout.startswith(late), "its new start takes too long, too")
+    assert probes(agent) == (0, 1)
+    agent.signal(signal.SIGTERM)
+    eventually(lambda: agent.health(*limited).returncode == 0, "it is being stopped")
+    assert agent.ends() == 137

@@ -479,7 +479,7 @@ def is_typed_in_a_container(block: Block, ground: Ground) -> None:
     told = [line for line in said.splitlines() if not line.startswith("connected to ")]
     refreshed = "nothing has changed in its files"
     stopped = ["drained", "drained; the daemon has ended"]
-    assert told == [*[CHECKED] * 2, *["ready"] * 2, refreshed, *stopped]
+    assert told == [*[CHECKED] * 2, *["ready"] * 3, refreshed, *stopped]
 
 
 def are_the_znodes_of_an_election(block: Block, ground: Ground) -> None:

@@ -105,6 +105,8 @@ each entry of `services`, may have:
   pid, ipc, cgroup       host
   limits                 {nofile: 1048576}; `security_options` is a list
   ports, env             a list of those that are registered; a mapping
+  stop_signal            such as QUIT; TERM by default, whatever the image has
+  start_timeout          seconds that a daemon may take to become ready
   volumes                by path: a size (10Gi) for data of each container's
                          own, {volume: NAME} for what the containers of one
                          host share, {shared: NAME} for the same data on all
@@ -116,11 +118,12 @@ kubernetes: a Job for each task, named by its generation; for a service a Deploy
 data of its own, or a DaemonSet on each host. Their names do not contain the deployment's: give it its own
 namespace, kubectl apply --namespace NAME -f DIR2.
 
-quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 5.0 or newer
+quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 4.9 or newer
 makes systemd units of them. A container is not restarted if its exit status says that another attempt can't
 succeed.
 
-compose: a file for each host, for podman-compose or docker compose; on standard output a document for each.
+compose: a file for each host, for docker compose 2, or podman-compose 1.0.6 or newer; on standard output a
+document for each.
 Compose does not look at exit statuses: it restarts such a container too. It does not restart an unhealthy
 container: watch the output of `docker compose ps`, and restart such a container yourself.
 

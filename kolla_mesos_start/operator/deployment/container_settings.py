@@ -24,6 +24,8 @@
       /run/netns: {host: /run/netns, propagation: shared}
       /run/mysqld: temporary        empty at each start
     env: {KOLLA_LOG_FORMAT: json}   joined with that of `defaults`
+    stop_signal: QUIT               that ends a container; TERM by default, whatever the image says
+    start_timeout: 600              seconds that a daemon may take to become ready
     variables: site-passwords       the secret that is KOLLA_VARIABLES_DIR
     credential: site-zookeeper      the secret whose key `auth` is KOLLA_ZK_AUTH_FILE
 
@@ -37,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from typing import Callable, NamedTuple
 
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest
-from kolla_mesos_start.definition.forms import any_text
+from kolla_mesos_start.definition.forms import any_text, bad_signal
 from kolla_mesos_start.definition.texts import labelled
 
 EACH = "each"
@@ -45,6 +47,7 @@ HOST, OWN = "host", "own"  # networks
 # Kinds of volumes. A NAMED one is a volume of the container engine on each host.
 KEPT, SHARED, NAMED, FROM_HOST, TEMPORARY = "kept", "shared", "volume", "host", "temporary"
 PLACES = (SHARED, NAMED, FROM_HOST)
+LONGEST_START = 10**9 - 1  # seconds, as the agent takes them
 MEBIBYTES = {"Mi": 1, "Gi": 1024}
 # The capabilities of Linux 6; container runtimes refuse others. Launchers accept ALL too.
 CAPABILITIES = frozenset(
@@ -76,7 +79,8 @@ class ContainerSettings(NamedTuple):
     """How the containers of a service are launched; None if the file does not set it.
 
     `placement` is a role of hosts. With `replicas` EACH, there is one container on each of them; otherwise
-    the definition's number, on the first hosts. `cpu` is in thousandths, `memory` in mebibytes.
+    the definition's number, on the first hosts. `cpu` is in thousandths, `memory` in mebibytes, `stop_signal`
+    a name without SIG.
     """
 
     placement: str | None = None
@@ -101,6 +105,8 @@ class ContainerSettings(NamedTuple):
     limits: Mapping[str, str] | None = None
     security_options: Sequence[str] | None = None
     devices: Sequence[str] | None = None
+    stop_signal: str | None = None
+    start_timeout: int | None = None
 
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These settings, completed with the defaults."""
@@ -138,6 +144,8 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
         limits=_limits(fields),
         security_options=_texts(fields, "security_options", _bad_security_option),
         devices=_texts(fields, "devices", _bad_device),
+        stop_signal=_stop_signal(fields),
+        start_timeout=fields.integer("start_timeout", None, 1, LONGEST_START),
     )
 
 
@@ -160,6 +168,17 @@ def _measured(fields: Fields, key: str, measure: Callable[[str], int | None], wh
 
 def _flag(fields: Fields, key: str) -> bool | None:
     return fields.boolean(key, False) if key in fields else None
+
+
+def _stop_signal(fields: Fields) -> str | None:
+    name = fields.text("stop_signal", None, _bad_stop_signal)
+    return name and name.removeprefix("SIG")
+
+
+def _bad_stop_signal(text: str) -> str | None:
+    good = re.fullmatch(r"(SIG)?RTMIN\+([0-9]|[12][0-9]|30)", text)
+    expected = None if good else bad_signal(text)
+    return expected and f"{expected}, RTMIN+3"
 
 
 def _limits(fields: Fields) -> Mapping[str, str] | None:
@@ -279,6 +298,8 @@ def bad_place(text: str) -> str | None:
 
 def _bad_variable(text: str) -> str | None:
     """Launchers accept fewer names than Linux."""
+    if text == "KOLLA_STOP_SIGNAL":
+        return "set `stop_signal` instead: the launcher needs it too"
     good = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
     return None if good else "expected the name of an environment variable, of letters, digits and _"
 

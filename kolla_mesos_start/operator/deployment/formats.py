@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage, Issue
+from kolla_mesos_start.files.regular import read_descriptor
 
 SUFFIXES = (".yml", ".yaml", ".json")
 
@@ -34,11 +35,9 @@ def check_link(path: Path, root: Path) -> None:
 def read(path: Path) -> bytes:
     """The content of a file. Raises BadDefinition if it can't be read."""
     try:
-        if path.is_dir():
-            raise BadDefinition(["a directory: expected a file"])
-        if path.exists() and not path.is_file():  # Opening a named pipe would block.
-            raise BadDefinition(["neither a file nor a directory: remove it"])
-        return path.read_bytes()
+        return read_descriptor(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except IsADirectoryError as error:
+        raise BadDefinition(["a directory: expected a file"]) from error
     except FileNotFoundError as error:
         raise BadDefinition(["a link to a missing file"]) from error
     except OSError as error:

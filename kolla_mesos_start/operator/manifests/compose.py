@@ -15,12 +15,12 @@ from typing import Any
 from kolla_mesos_start.errors import listed
 from kolla_mesos_start.operator.deployment import formats
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import HEALTH, STOP, Manifests, Model, Workload, filled
+from kolla_mesos_start.operator.manifests.model import STOP, Manifests, Model, Workload, filled
 from kolla_mesos_start.operator.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.operator.manifests.quadlet import cpu_shares
 
 Document = dict[str, Any]
-HEALTH_CHECK = {"test": ["CMD", *HEALTH], "interval": "10s", "timeout": "5s", "retries": 3}
+HEALTH_CHECK = {"interval": "10s", "timeout": "5s", "retries": 3}
 
 
 def manifests(model: Model) -> Manifests:
@@ -70,8 +70,10 @@ def service(container: PerHostContainer) -> Document:
         # In Compose, a restart can't depend on the exit status.
         "restart": "on-failure" if workload.is_task else "always",
         "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
+        # Otherwise the image's own.
+        "stop_signal": f"SIG{workload.stop_signal}",
         "stop_grace_period": f"{workload.grace}s",
-        "healthcheck": None if workload.is_task else HEALTH_CHECK,
+        "healthcheck": None if workload.is_task else {"test": ["CMD", *workload.liveness], **HEALTH_CHECK},
     }
     return filled(found)
 

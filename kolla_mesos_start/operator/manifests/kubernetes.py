@@ -23,9 +23,9 @@ from kolla_mesos_start.operator.deployment.container_settings import KEPT, NAMED
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     FINAL,
-    HEALTH,
     READY,
     STOP,
+    TERM,
     UNAVAILABLE,
     Manifests,
     Model,
@@ -89,6 +89,8 @@ def notes(model: Model) -> Iterator[str]:
         lost = _inexpressible(each)
         if lost:
             yield f"{each.service}: a pod has no {listed(lost)}: set them on its hosts"
+        if each.stop_signal != TERM:
+            yield f"{each.service}: its image needs STOPSIGNAL SIG{each.stop_signal}: a pod can't set it"
         for device in each.access.devices:
             path = device.partition(":")[0]
             how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
@@ -267,8 +269,11 @@ class _Objects:
                 "args": list(workload.argv),
                 "env": self.env(),
                 "ports": [{"name": f"port-{port}", "containerPort": port} for port in workload.ports],
-                # A container that waits is healthy and not ready, however long: no startupProbe is needed.
-                "livenessProbe": _probe(HEALTH, periodSeconds=10, failureThreshold=3) if is_daemon else None,
+                # A container that waits is healthy and not ready, however long. A startupProbe would have to
+                # choose between that and a limit: `start_timeout` counts from the daemon's start.
+                "livenessProbe": _probe(workload.liveness, periodSeconds=10, failureThreshold=3)
+                if is_daemon
+                else None,
                 "readinessProbe": _probe(READY, periodSeconds=5) if is_daemon else None,
                 "lifecycle": {"preStop": {"exec": {"command": list(STOP)}}} if workload.needs_hook else None,
                 "terminationMessagePolicy": "File",

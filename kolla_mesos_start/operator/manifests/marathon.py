@@ -22,7 +22,6 @@ from kolla_mesos_start.operator.deployment.container_settings import KEPT, NAMED
 from kolla_mesos_start.operator.manifests.model import (
     CREDENTIAL,
     FILES,
-    HEALTH,
     READ,
     SECRETS,
     Manifests,
@@ -41,8 +40,6 @@ WIDTH = 100  # characters of a line
 CPUS, MEMORY = 0.1, 128  # where launch.yml says nothing
 OFFERED = range(31000, 32001)  # the ports that a Mesos agent offers by default
 HEALTH_CHECK = {
-    "protocol": "COMMAND",
-    "command": {"value": " ".join(HEALTH)},
     "gracePeriodSeconds": 60,
     "intervalSeconds": 10,
     "timeoutSeconds": 5,
@@ -211,7 +208,9 @@ class _Maker:
             **self.network(),
             "env": self.env(),
             # A container that waits is healthy, however long.
-            "healthChecks": [HEALTH_CHECK],
+            "healthChecks": [
+                {"protocol": "COMMAND", "command": {"value": " ".join(workload.liveness)}, **HEALTH_CHECK}
+            ],
             "upgradeStrategy": self.upgrade(),
             "taskKillGracePeriodSeconds": workload.grace,
         }
@@ -273,6 +272,7 @@ class _Maker:
         if workload.user is not None:
             yield _parameter("user", str(workload.user))
         yield from self.access()
+        yield _parameter("stop-signal", f"SIG{workload.stop_signal}")  # otherwise the image's own
         if workload.read_only:
             yield _parameter("read-only", "true")
         for volume in workload.directories:

@@ -48,6 +48,7 @@ LONGEST_VARIABLE = (128 << 10) - 1  # bytes of NAME=value, Linux's limit
 ARGV = ("kolla_mesos_start",)
 HEALTH = (*ARGV, "health")
 READY = (*HEALTH, "--ready")
+TERM = "TERM"  # the stop signal
 STOP = (*ARGV, "stop", "--no-term")
 # Where a launcher mounts the secrets.
 VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
@@ -133,6 +134,8 @@ class Workload(NamedTuple):
     on_host_network: bool
     on_own_network: bool
     access: HostAccess = HostAccess()
+    stop_signal: str = TERM
+    start_timeout: int | None = None
     argv: Sequence[str] = ARGV
 
     @property
@@ -185,8 +188,13 @@ class Workload(NamedTuple):
         return self.drains and self.env.get("KOLLA_START_MODE") != "supervise"
 
     @property
+    def liveness(self) -> Sequence[str]:
+        """The probe after whose failure the launcher restarts a container. A failed check is no reason."""
+        return HEALTH if self.start_timeout is None else (*HEALTH, "--started", str(self.start_timeout))
+
+    @property
     def grace(self) -> int:
-        """Seconds between SIGTERM and SIGKILL."""
+        """Seconds between the stop signal and SIGKILL."""
         return int(self.stop_grace + MARGIN)
 
 
@@ -346,6 +354,8 @@ class _WorkloadReader:
             on_host_network=settings.network == HOST,
             on_own_network=settings.network == OWN,
             access=self.access(),
+            stop_signal=settings.stop_signal or TERM,
+            start_timeout=settings.start_timeout,
         )
         self.check_places(found)
         return found
@@ -420,6 +430,7 @@ class _WorkloadReader:
             "KOLLA_GENERATION": self.launch.tag,
             "KOLLA_PORTS": ",".join(map(str, ports)),
             "KOLLA_START_MODE": "supervise" if _is_restarted(graph) else None,
+            "KOLLA_STOP_SIGNAL": None if self.settings.stop_signal == TERM else self.settings.stop_signal,
         }
         given = {name: self.value(name, text) for name, text in (self.settings.env or {}).items()}
         return {**{name: value for name, value in own.items() if value}, **given}

@@ -1,4 +1,4 @@
-"""Unit files for podman's systemd generator: podman 5.0 or newer.
+"""Unit files for podman's systemd generator: podman 4.9 or newer.
 
     service, task                 <host>/<deployment>_<role>.container, a unit of the same name
     volume for data of its own    a volume of podman, which podman makes
@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from kolla_mesos_start.definition.forms import SIGNALS
 from kolla_mesos_start.operator.deployment.findings import InvalidDirectory
 from kolla_mesos_start.operator.manifests import per_host
-from kolla_mesos_start.operator.manifests.model import FINAL, HEALTH, STOP, Manifests, Model, Workload
+from kolla_mesos_start.operator.manifests.model import FINAL, STOP, TERM, Manifests, Model, Workload
 from kolla_mesos_start.operator.manifests.per_host import PerHostContainer
 
 PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds before a restart
+# The numbers of signals of Linux.
+NUMBERS = dict(zip((*SIGNALS, "RTMIN"), (1, 2, 3, 10, 12, 14, 15, 18, 23, 28, 29, 30, 34)))
 REMOVE = 10  # seconds that podman has to remove a container that has ended
 
 
@@ -85,7 +88,8 @@ def _container(container: PerHostContainer) -> Iterator[str]:
         # Of the container's user; it would have the mode of the image's directory, and be root's.
         yield f"Tmpfs={escaped(path)}:U"
     yield from _health(container)
-    yield f"StopTimeout={workload.grace}"
+    yield f"PodmanArgs=--stop-timeout={workload.grace}"  # StopTimeout needs podman 5.0
+    yield f"PodmanArgs=--stop-signal=SIG{workload.stop_signal}"  # otherwise the image's own
     if workload.memory:
         yield f"PodmanArgs=--memory={workload.memory}m"
     if workload.cpu:
@@ -122,10 +126,10 @@ def _network(container: PerHostContainer) -> Iterator[str]:
 
 
 def _health(container: PerHostContainer) -> Iterator[str]:
-    """Who is not healthy is killed, and started again below; a container that waits is healthy."""
+    """Who is not healthy is killed, and started again below. A daemon whose check fails is healthy."""
     if container.workload.is_task:
         return
-    yield f"HealthCmd={words(HEALTH)}"
+    yield f"HealthCmd={words(container.workload.liveness)}"
     yield "HealthInterval=10s"
     yield "HealthTimeout=5s"
     yield "HealthRetries=3"
@@ -137,11 +141,20 @@ def _service(container: PerHostContainer) -> Iterator[str]:
     yield f"Restart={'on-failure' if container.workload.is_task else 'always'}"
     yield f"RestartSec={AGAIN}"
     yield f"RestartPreventExitStatus={' '.join(map(str, FINAL))}"
+    # Ended by a stop, it has not failed.
+    stopped = dict.fromkeys(_exit_status(name) for name in (TERM, container.workload.stop_signal))
+    yield f"SuccessExitStatus={' '.join(map(str, stopped))}"
     yield f"TimeoutStartSec={PULL}"
     if container.workload.needs_hook:
         # Before podman's own command, which sends SIGTERM. "-": the container may have ended.
         yield f"ExecStop=-/usr/bin/podman exec {word(container.full_name)} {words(STOP)}"
     yield f"TimeoutStopSec={container.workload.grace + REMOVE}"
+
+
+def _exit_status(stop_signal: str) -> int:
+    """The status of a container that was ended by this signal."""
+    name, _, offset = stop_signal.partition("+")
+    return 128 + NUMBERS[name] + int(offset or 0)
 
 
 def cpu_shares(thousandths: int) -> int:

@@ -144,6 +144,37 @@ MISTAKES = {
         "limits: {nofile: many}",
         "17: services.web.limits.nofile: expected a number",
     ),
+    "a signal": ("network: host", "stop_signal: QUITE", "17: services.web.stop_signal: expected the name of"),
+    "a signal that nothing survives": (
+        "network: host",
+        "stop_signal: KILL",
+        "17: services.web.stop_signal: expected the name of a signal, one of HUP, INT, QUIT,",
+    ),
+    "a signal beyond the last": (
+        "network: host",
+        "stop_signal: RTMIN+31",
+        "17: services.web.stop_signal: expected the name of a signal, one of HUP, INT, QUIT,",
+    ),
+    "a signal only for the agent": (
+        "{A: 1",
+        "{KOLLA_STOP_SIGNAL: QUIT",
+        "11: defaults.env.KOLLA_STOP_SIGNAL: set `stop_signal` instead: the launcher needs it too",
+    ),
+    "a limit of no time": (
+        "network: host",
+        "start_timeout: 0",
+        "17: services.web.start_timeout: expected a whole number from 1",
+    ),
+    "a limit with a unit": (
+        "network: host",
+        "start_timeout: 10m",
+        "17: services.web.start_timeout: expected a whole number from 1",
+    ),
+    "a misspelt limit": (
+        "network: host",
+        "start_time_out: 9",
+        "17: services.web.start_time_out: unknown key; nearest is 'start_timeout'",
+    ),
     "a secret's name": ("site-passwords", "Site_Passwords", "26: services.web.variables: expected a name of"),
     "the agent's ZooKeeper": ("zk-2:2181", " zk-2", "2: zookeeper: expected h1:2181,h2:2181[/chroot]"),
     "an unknown key": ("  image:", "  imgae:", "6: defaults.imgae: unknown key; nearest is 'image'"),

@@ -128,7 +128,7 @@ def looped(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (piped, "neither a file nor a directory"),
+        (piped, "can't be read: it is not a regular file"),
         (dangling, "a link to a missing"),
         (looped, "can't be read: Too many levels of"),
     ],

@@ -103,6 +103,7 @@ def test_marathon_has_parameters_of_docker(tmp_path: Path) -> None:
     app = json.loads(made(tmp_path, "marathon").files["vswitch.json"])["container"]
     assert {(each["key"], each["value"]) for each in app["docker"]["parameters"]} == {
         ("user", "0"),
+        ("stop-signal", "SIGTERM"),
         ("privileged", "true"),
         ("pid", "host"),
         ("ipc", "host"),

@@ -224,3 +224,22 @@ def test_the_command_writes_a_directory_for_each_host(
     written = sorted(path for path in place.rglob("*") if path.is_file())
     assert printed == "".join(path.read_text() for path in written)
     assert "# ctl-1/site_db.container\n[Unit]\n" in printed
+
+
+# Keys of a container's quadlet that the generator of podman 4.9.4 has. Later ones are options in PodmanArgs.
+KEYS = frozenset(
+    """
+    AddCapability AddDevice ContainerName DropCapability Environment Exec HealthCmd HealthInterval
+    HealthOnFailure HealthRetries HealthTimeout Image Network NoNewPrivileges PodmanArgs PublishPort ReadOnly
+    ReadOnlyTmpfs Tmpfs Ulimit User Volume
+    """.split()  # noqa: SIM905
+)
+
+
+def test_podman_4_9_has_every_key_of_a_quadlet() -> None:
+    """It refuses a whole file for one key that it does not have."""
+    found = set()
+    for path in (GOLDEN / "quadlet").rglob("*.container"):
+        lines = path.read_text().partition("[Container]\n")[2].partition("\n[Service]")[0].splitlines()
+        found |= {line.partition("=")[0] for line in lines if line}
+    assert "Image" in found and found <= KEYS
