@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
 IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # They are for the daemon.
 
-# The import paths are arguments, because -I and -S skip site-packages and the search for it. The argument
-# before them is for `ps`.
+# Given to `python`. The argument before the import paths is for `ps`.
 BOOT = (
-    "import sys; sys.path += sys.argv[3:]; "
+    "import sys; sys.path[:] = sys.argv[3:]; "
     "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
 )
 
@@ -180,8 +179,7 @@ def _recorded(handoff: Handoff) -> int:
 
 
 def _argv(record: int, service: str) -> list[str]:
-    words = [str(record), f"registrar of {service}", *import_paths()]
-    return [sys.executable, "-I", "-S", "-c", BOOT, *words]
+    return python(BOOT, str(record), f"registrar of {service}")
 
 
 def _exec(argv: list[str]) -> NoReturn:
@@ -227,11 +225,19 @@ def plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def import_paths() -> list[str]:
-    """The directories from which this process imports packages, for another process."""
+def python(code: str, *words: str) -> list[str]:
+    """The argv of another interpreter, which takes its import paths from the end of its arguments.
+
+    It is isolated from the working directory and from the environment (-I), where the daemon's user may have
+    placed modules, and imports the same packages as this process (-S: without a search for them).
+    """
     import kazoo
 
     import kolla_mesos_start
 
-    modules = (kolla_mesos_start, kazoo)
-    return list(dict.fromkeys(os.path.dirname(os.path.dirname(str(module.__file__))) for module in modules))
+    own = [os.path.dirname(os.path.dirname(str(module.__file__))) for module in (kolla_mesos_start, kazoo)]
+    cwd = os.readlink("/proc/self/cwd")  # os.getcwd fails if it is deleted.
+    given = {os.path.join(cwd, path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    strange = {"", cwd, *map(os.path.normpath, given)}
+    paths = dict.fromkeys([*(path for path in sys.path if path not in strange), *own])
+    return [sys.executable, "-I", "-S", "-c", code, *words, *paths]

@@ -11,10 +11,9 @@ import marshal
 import math
 import os
 import signal
-import sys
 from functools import partial
 
-from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, import_paths
+from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
 from kolla_mesos_start.daemon.request_socket import RequestSocket
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
@@ -76,7 +75,7 @@ NAME = "kolla_mesos_start refresh"
 IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
 
 BOOT = (
-    "import sys; sys.path += sys.argv[4:]; "
+    "import sys; sys.path[:] = sys.argv[4:]; "
     "from kolla_mesos_start.agent import refresh; refresh(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
@@ -410,7 +409,7 @@ def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> f
 
 def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
     """Start the agent that renders, with the container's environment. Its output goes to the log."""
-    argv = [sys.executable, "-c", BOOT, *map(str, fds), NAME, *import_paths()]
+    argv = python(BOOT, *map(str, fds), NAME)
 
     def execute() -> None:
         os.setsid()

@@ -12,11 +12,10 @@ import errno
 import math
 import os
 import signal
-import sys
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.commands.guard import LEFTOVER_GRACE, descendants, try_call
-from kolla_mesos_start.daemon.handoff import import_paths
+from kolla_mesos_start.daemon.handoff import python
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
@@ -37,7 +36,7 @@ LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
 NEVER = 1e18  # an instant; unlike infinity it means that a signal waits to be forwarded
 # A new agent in this process; the import paths are arguments.
 AGENT = (
-    "import sys; sys.path += sys.argv[1:]; sys.argv[1:] = []; "
+    "import sys; sys.path[:] = sys.argv[1:]; sys.argv[1:] = []; "
     "from kolla_mesos_start.__main__ import main; main()"
 )
 KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
@@ -157,7 +156,8 @@ class Supervisor:
         for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
                 os.set_inheritable(fd, False)
-        os.execve(sys.executable, [sys.executable, "-c", AGENT, *import_paths()], dict(environ))
+        argv = python(AGENT)
+        os.execve(argv[0], argv, dict(environ))
 
     def _is_withdrawn(self) -> bool:
         if self._registrar.drain:
