@@ -34,6 +34,14 @@ def fork(work: Callable[[], object]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def signal_name(signum: int) -> str:
+    """The name of a signal. Most real-time signals have none."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
 def reap() -> list[tuple[int, int]]:
     """Reap every child that has ended; returns their pids and wait statuses.
 

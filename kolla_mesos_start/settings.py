@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import socket
 
 from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
@@ -68,6 +69,8 @@ TERMINATION_LOG = "/dev/termination-log"
 OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname is read like a variable
 INTERFACE_LIMIT = 15  # bytes: the limit of Linux
 LOGS_LIMIT = 512  # characters; others show it in a line
+# They can't be handled, or the agent uses them itself.
+UNUSABLE_SIGNALS = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGALRM}
 SESSION_TIMEOUT_LIMIT = 3600  # seconds; a larger value is probably in milliseconds
 
 
@@ -90,6 +93,7 @@ class Settings(NamedTuple):
     logs: str | None  # the command that shows this container's log, or the path of a file
     variables_dir: str | None  # a directory whose files are variables
     supervise: bool  # stay as the daemon's parent
+    stop_signal: int  # with which the launcher stops this container
     stay: bool  # a finished task idles until SIGTERM
     wait_timeout: float | None
     missing_is_empty: bool
@@ -211,6 +215,7 @@ def parse(
         logs=read("KOLLA_LOGS", _logs, None) or read("MESOS_CONTAINER_NAME", _mesos_logs, None),
         variables_dir=read("KOLLA_VARIABLES_DIR", _directory(listable), None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
+        stop_signal=read("KOLLA_STOP_SIGNAL", _stop_signal, int(signal.SIGTERM)),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
         wait_timeout=read("KOLLA_WAIT_TIMEOUT", _limit, None),
         missing_is_empty=read("KOLLA_MISSING_VARIABLES", _switch("error", "empty"), False),
@@ -508,6 +513,19 @@ def _switch(off: str, on: str) -> Callable[[str], bool]:
 def _either(*words: str) -> str:
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def _stop_signal(text: str) -> int:
+    """As in an image's STOPSIGNAL: QUIT, SIGQUIT, 3, SIGRTMIN+3."""
+    name = text.upper().removeprefix("SIG")
+    above = re.fullmatch(r"(?:RTMIN\+)?([0-9]{1,2})", name)
+    if above:
+        number = int(above[1]) + (signal.SIGRTMIN if "+" in name else 0)
+    else:
+        number = signal.Signals.__members__.get(f"SIG{name}", 0)
+    if number not in signal.valid_signals() - UNUSABLE_SIGNALS:
+        raise _Unexpected("a signal that a process can handle, like QUIT, SIGQUIT, 3 or SIGRTMIN+3")
+    return int(number)
 
 
 def _loglevel(text: str) -> str:

@@ -20,6 +20,7 @@ from kolla_mesos_start.commands import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import signal_name
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -77,7 +78,7 @@ class Ended(NamedTuple):
         if self.errno is not None:
             return f"could not be started: {os.strerror(self.errno)}"
         if self.signum is not None:
-            return f"killed by {signal.Signals(self.signum).name}"
+            return f"killed by {signal_name(self.signum)}"
         return f"exit status {self.status}" if self.status else ""
 
 

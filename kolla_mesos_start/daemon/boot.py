@@ -28,14 +28,14 @@ def main(record: int) -> None:
 
 
 def _live(record: int) -> None:
-    for signum in IGNORED_SIGNALS:
-        # Not SIG_IGN: the command of a check would inherit that.
-        signal.signal(signum, lambda number, frame: None)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
         comm.write("kolla_registrar")
     hide_memory()  # After this, the name can't be written.
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
+    for signum in (*IGNORED_SIGNALS, handoff.stop_signal):
+        # Not SIG_IGN: the command of a check would inherit that.
+        signal.signal(signum, lambda number, frame: None)
     _detach(handoff)
     if handoff.supervised:
         from kolla_mesos_start.daemon import supervise

@@ -158,7 +158,7 @@ class Drain:
         on_begin: Callable[[], object],
         terminate: Callable[[], object],
     ) -> None:
-        """`on_begin` deregisters the daemon, `terminate` sends it SIGTERM: both for a client's request."""
+        """`on_begin` deregisters the daemon, `terminate` sends its stop signal: for a client's request."""
         self.reason = self.failure = ""
         self._stopping, self._session, self._loop, self._presence = stopping, session, loop, presence
         self._on_begin, self._terminate = on_begin, terminate

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
-IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # They are for the daemon.
+IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)  # They are for the daemon.
 
 # Given to `python`. The argument before the import paths is for `ps`.
 BOOT = (
@@ -59,7 +59,7 @@ class Refreshing(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """What precedes SIGTERM: up to `drain` seconds of waiting, and a command for up to `timeout` seconds.
+    """What precedes the stop: up to `drain` seconds of waiting, and a command for up to `timeout` seconds.
 
     `argv` is empty if there is no command. `stop_grace`: see Handoff.
     """
@@ -98,6 +98,7 @@ class Handoff(NamedTuple):
     election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
     definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
     if a restart passes through an election. `logs`: how to read the container's log.
+    `stop_signal`: see Settings.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -140,6 +141,7 @@ class Handoff(NamedTuple):
     environ: Mapping[str, str] | None = None
     stopping: tuple[Any, ...] | None = None
     logs: str | None = None
+    stop_signal: int = int(signal.SIGTERM)
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
@@ -153,7 +155,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
     try:
-        child = fork(partial(_detach, _argv(record, handoff.service), fds))
+        child = fork(partial(_detach, _argv(record, handoff.service), fds, handoff.stop_signal))
     except OSError:
         os.close(held)
         raise
@@ -194,18 +196,18 @@ def _await_parent(parent: int) -> None:
             raise OSError(errno.EAGAIN, "no process can be started")
 
 
-def _detach(argv: list[str], fds: Sequence[int]) -> NoReturn:
+def _detach(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
     os.setsid()
-    fork(partial(_become, argv, fds))
+    fork(partial(_become, argv, fds, stop_signal))
     os._exit(0)
 
 
-def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
+def _become(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
     try:
         for signum in signal.valid_signals():
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
-        for signum in IGNORED_SIGNALS:
+        for signum in (*IGNORED_SIGNALS, stop_signal):
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd in fds:

@@ -16,6 +16,7 @@ from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ log = Logger(__name__)
 
 LAST_REPLIES = 1.0  # seconds for a healthy server to answer the last requests; not waited for in an outage
 KILL_TIMEOUT = 10.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 
 class Launch:
@@ -161,8 +162,8 @@ class Launch:
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(signum, signal.SIG_DFL)
         # The kernel drops signals for which process 1 has no handler.
-        for signum in signal.sigpending() & set(STOP_SIGNALS):
-            raise Stopped(signum, signal.Signals(signum).name)
+        for signum in signal.sigpending() & {*STOP_SIGNALS, self._settings.stop_signal}:
+            raise Stopped(signum, signal_name(signum))
 
     def _handoff(self, environ: Mapping[str, str], notify_fd: int, daemon: int, pidfd: int) -> Handoff:
         settings, session = self._settings, self._client.session
@@ -203,6 +204,7 @@ class Launch:
             stopping=self._stopping(),
             environ=dict(os.environ) if self._membership and settings.supervise else None,
             logs=settings.logs,
+            stop_signal=settings.stop_signal,
         )
 
     def _stopping(self) -> Stopping | None:

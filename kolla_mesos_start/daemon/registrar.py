@@ -81,7 +81,7 @@ class Registrar:
         self._notify_socket = NotifySocket(handoff.notify_fd, self._senders)
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
             self.loop.add(source)
-        self._pidfd = handoff.pidfd
+        self._pidfd, self._stop_signal = handoff.pidfd, handoff.stop_signal
         self.loop.listen(handoff.pidfd, self._note_end)
         self.loop.listen(self._notify_socket.fd, self._listen)
         self._refresher = self._follow(handoff) if handoff.refreshing else None
@@ -203,7 +203,7 @@ class Registrar:
     def _end(self, kill: bool) -> None:
         """End the daemon: its parent, or the container, ends its other processes."""
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else signal.SIGTERM)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else self._stop_signal)
 
     # -- refreshes ------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Registrar:
 
     def _terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+            signal.pidfd_send_signal(self._pidfd, self._stop_signal)
 
     # -- for the refresher ----------------------------------------------------------------------
 

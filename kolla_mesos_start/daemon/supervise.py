@@ -20,6 +20,7 @@ from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Supervisor:
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._handoff = handoff
         self._registrar.on_restart = self._restart
-        self._registrar.on_terminate = lambda: self._pass_on(signal.SIGTERM)
+        self._registrar.on_terminate = lambda: self._pass_on(handoff.stop_signal)
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
         self._pass_term_at = math.inf  # When the signal is forwarded at the latest.
@@ -76,7 +77,7 @@ class Supervisor:
         self._loop.wait(self._step)
         assert self._daemon.status is not None
         signum = os.WTERMSIG(self._daemon.status)
-        if signum not in (0, signal.SIGTERM, signal.SIGINT):
+        if signum not in (0, signal.SIGTERM, signal.SIGINT, self._stopped_by):
             log.warning("the daemon was killed by signal %d", signum)
         failure = self._failure
         status = failure.status if failure else _exit_status(self._daemon.status)
@@ -89,14 +90,15 @@ class Supervisor:
         self._registrar.step()
         if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
             self._pass_term_at = math.inf
-            self._daemon.terminate(self._stopped_by or signal.SIGTERM)
+            self._daemon.terminate(self._stopped_by or self._handoff.stop_signal)
         self._daemon.reap(self._registrar.children)
         if self._daemon.status is not None and self._restarting:
             self._start_again()
         return self._daemon.status is not None
 
     def _pass_on(self, signum: int) -> None:
-        if signum == signal.SIGTERM or (signum == signal.SIGINT and self._registrar.drain):
+        stops = signum in (signal.SIGTERM, self._handoff.stop_signal)
+        if stops or (signum == signal.SIGINT and self._registrar.drain):
             if self._stopped_by and self._registrar.drain:
                 self._registrar.drain.cut_short()
             self._stopped_by = signum
@@ -148,7 +150,8 @@ class Supervisor:
         log.info("the daemon has ended: its restart passes through the election")
         self._registrar.leave(LEAVE_TIMEOUT)
         # A later signal stays pending for the agent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        stops = {signal.SIGTERM, signal.SIGINT, self._handoff.stop_signal}
+        signal.pthread_sigmask(signal.SIG_BLOCK, stops)
         self._loop.wait(lambda: True)
         if self._stopped_by:
             os._exit(_exit_status(self._daemon.status or 0))
@@ -187,6 +190,7 @@ class Daemon:
         self.deadline = math.inf
         self._pid = pid
         self._stop_grace = stop_grace
+        self._ended_by: int = signal.SIGTERM
 
     def signal(self, signum: int) -> None:
         """Signal only the daemon, as if it were process 1 itself."""
@@ -195,6 +199,7 @@ class Daemon:
 
     def terminate(self, signum: int) -> None:
         """Send a signal, and KILL after `stop_grace`, to the daemon, or to the processes it left behind."""
+        self._ended_by = signum
         if self.status is None:
             self.signal(signum)
         else:
@@ -205,7 +210,8 @@ class Daemon:
         """Kill at the deadline."""
         if now() >= self.deadline:
             if self.status is None:
-                log.warning("the daemon has not ended %g s after SIGTERM: killing it", self._stop_grace)
+                said = "the daemon has not ended %g s after %s: killing it"
+                log.warning(said, self._stop_grace, signal_name(self._ended_by))
             _signal_all(signal.SIGKILL)
             self.deadline = now() + KILLED_AGAIN_AFTER
 

@@ -145,6 +145,20 @@ def test_readiness_is_withdrawn_before_sigterm(
     assert "WARNING" not in agent.said, "nothing asks for action"
 
 
+def test_the_stop_signal_of_an_image_stops_the_daemon(start: Callable[..., Agent], site: Site) -> None:
+    """It begins the whole stop, with withdrawal and `before_stop`, and reaches the daemon once."""
+    quits = LISTENER.replace("signal.SIGTERM", "signal.SIGQUIT")
+    stops = {"before_stop": "cp heard before || :", "stop_grace": 30}
+    agent = start(python(quits), environ={"KOLLA_STOP_SIGNAL": "QUIT"}, **stops)
+    listens(agent)
+    agent.signal(signal.SIGQUIT)
+    assert agent.ends() == 7
+    assert (agent.directory / "heard").read_text() == "SIGQUIT\n"
+    assert "before_stop has succeeded" in agent.said
+    assert not (agent.directory / "before").exists()
+    assert not site.instances()
+
+
 def test_a_stop_does_not_wait_for_zookeeper(start: Callable[..., Agent], link: Link) -> None:
     """Readiness is withdrawn within a second, or not at all."""
     agent = start(python(LISTENER), environ={"KOLLA_ZK_HOSTS": link.hosts})
