@@ -316,8 +316,8 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
     os.close(failure)
     if said:
         os.waitpid(pid, 0)
-        number, _ = marshal.loads(said)
-        raise OSError(number, os.strerror(number))
+        number, at = marshal.loads(said)
+        raise OSError(number, spawn_error(number, at))
     return pid
 
 
@@ -325,6 +325,7 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
     """The child's part of `fork`: execute the program. Does not return."""
     number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
     try:
+        libc()  # Imports ctypes now: the other user may not be able to read Python.
         os.setpgid(0, 0)
         if output is not None:
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 1)
@@ -347,9 +348,18 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
         number = error.errno or number
     except (ValueError, OverflowError):
         pass
+    except Exception as defect:
+        at = type(defect).__name__
     finally:
         os.write(fail, marshal.dumps((number, at)))
         os._exit(127)
+
+
+def spawn_error(number: int, at: str | None) -> str:
+    """Why a program was not executed, from what `become` has reported."""
+    if at == "user":
+        return f"its user can't be changed: {os.strerror(number)}"
+    return os.strerror(number) if at in (None, "fork", "program") else f"{at} in the new process"
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
@@ -401,7 +411,7 @@ def prctl(option: int, value: int) -> None:
     """prctl(2), which the standard library does not have."""
     result, number = libc()(option, value)
     if result != 0:
-        raise OSError(number, os.strerror(number), "prctl")
+        raise OSError(number, f"the system call prctl is refused ({os.strerror(number)})", "prctl")
 
 
 @functools.cache

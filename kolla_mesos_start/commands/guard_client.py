@@ -68,7 +68,8 @@ class Ended(NamedTuple):
     unkillable: bool
     """A process could not be killed; it ends only with the whole container."""
     at: str | None = None
-    """The step at which the start failed: `fork`, `user` (changing to that user) or `program`."""
+    """The step at which the start failed: `fork`, `user` (changing to that user) or `program`, or the
+    name of an exception."""
 
     @property
     def failure(self) -> str:
@@ -76,7 +77,7 @@ class Ended(NamedTuple):
         if self.reason == "lost":
             return "killed: its guard process died"
         if self.errno is not None:
-            return f"could not be started: {os.strerror(self.errno)}"
+            return f"could not be started: {guard.spawn_error(self.errno, self.at)}"
         if self.signum is not None:
             return f"killed by {signal_name(self.signum)}"
         return f"exit status {self.status}" if self.status else ""

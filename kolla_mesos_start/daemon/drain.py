@@ -26,6 +26,7 @@ from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import pidfd_open
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_RUNNING, REFRESH_SETTLING
 from kolla_mesos_start.zookeeper import wire
@@ -120,17 +121,19 @@ class BeforeStopCommand:
         if not self._has_stdout:
             os.dup2(2, 1)  # The registrar has only the container's stderr.
         pid = self.pid = guard.start(self._argv, self._env, self._ids)
-        pidfd = os.pidfd_open(pid)
+        pidfd = -1
         try:
+            pidfd = pidfd_open(pid)
             yield pidfd, select.POLLIN
         finally:
             # Before the leader is reaped, because its pid can't be reused until then.
             with contextlib.suppress(PermissionError):  # It has changed its user.
                 os.killpg(pid, signal.SIGKILL)
-            killed = select.poll()
-            killed.register(pidfd, select.POLLIN)
-            killed.poll(KILL_TIMEOUT)
-            os.close(pidfd)
+            if pidfd >= 0:
+                killed = select.poll()
+                killed.register(pidfd, select.POLLIN)
+                killed.poll(KILL_TIMEOUT)
+                os.close(pidfd)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, os.WNOHANG)[1])
             self.pid = None
         if status < 0:

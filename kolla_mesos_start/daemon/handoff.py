@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-from kolla_mesos_start.processes import fork
+from kolla_mesos_start.processes import fork, memfd
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -141,7 +141,7 @@ class Handoff(NamedTuple):
     environ: Mapping[str, str] | None = None
     stopping: tuple[Any, ...] | None = None
     logs: str | None = None
-    stop_signal: int = int(signal.SIGTERM)
+    stop_signal: int = 15
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
@@ -174,7 +174,7 @@ def supervise(handoff: Handoff) -> NoReturn:
 
 
 def _recorded(handoff: Handoff) -> int:
-    record = os.memfd_create("handoff")
+    record = memfd("handoff")
     os.write(record, marshal.dumps(plain(handoff)))
     os.lseek(record, 0, os.SEEK_SET)
     return record
@@ -207,8 +207,8 @@ def _become(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
         for signum in signal.valid_signals():
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
-        for signum in (*IGNORED_SIGNALS, stop_signal):
-            signal.signal(signum, signal.SIG_IGN)
+        for ignored in {*IGNORED_SIGNALS, stop_signal}:
+            signal.signal(ignored, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd in fds:
             os.set_inheritable(fd, True)

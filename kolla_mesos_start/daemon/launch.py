@@ -16,7 +16,7 @@ from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import signal_name
+from kolla_mesos_start.processes import pidfd_open, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Launch:
         # Closed by the exec, or by the end of this process: were it closed before, the registrar and
         # this process would fight for the session.
         with self._needing_registrar():
-            pidfd = os.pidfd_open(os.getpid())
+            pidfd = pidfd_open(os.getpid())
             held, await_registrar = handoff.spawn(self._handoff(environ, notify.fileno(), os.getpid(), pidfd))
         log.info("%s: exec", self._path)
         try:
@@ -87,12 +87,8 @@ class Launch:
             self._check()
             self._handle_pending_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            self._become_user()
             with self._executing(environ):
-                ids = self._prepared.ids
-                if ids is not None:
-                    os.setgroups(ids.groups)
-                    os.setgid(ids.gid)
-                    os.setuid(ids.uid)
                 os.execvpe(self._argv[0], self._argv, environ)
         finally:
             # The registrar and probes must not take this process for the daemon. SIGPIPE must be ignored
@@ -113,13 +109,14 @@ class Launch:
             self._report_started()
             self._check()
             self._handle_pending_signals()
-            with self._executing(environ):
+            with self._needing_registrar():
                 # As a subreaper we can reap the daemon's orphans, and end them with it.
                 guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+            with self._executing(environ):
                 daemon = guard.start(self._argv, environ, self._ids())
             try:
                 with self._needing_registrar():
-                    pidfd = os.pidfd_open(daemon)
+                    pidfd = pidfd_open(daemon)
                     record = self._handoff(environ, notify.fileno(), daemon, pidfd)
                     stop_grace = self._step.command.stop_grace
                     handoff.supervise(record._replace(supervised=True, stop_grace=stop_grace))
@@ -129,6 +126,23 @@ class Launch:
         finally:
             end_children(now() + KILL_TIMEOUT)  # Those that the daemon has started by then.
             self._report_not_started()
+
+    def _become_user(self) -> None:
+        ids = self._prepared.ids
+        if ids is None:
+            return
+        # What os.execvpe and the report of its failure import: the user may not be able to read Python.
+        import warnings  # noqa: F401
+
+        import kolla_mesos_start.files.permissions  # noqa: F401
+
+        try:
+            os.setgroups(ids.groups)
+            os.setgid(ids.gid)
+            os.setuid(ids.uid)
+        except OSError as error:
+            reason = f"it can't become uid {ids.uid}, gid {ids.gid}: {error.strerror}"
+            raise CannotExecute(reason, command=self._path) from error
 
     def _prepare(self) -> tuple[socket.socket, Mapping[str, str]]:
         """Find all errors before anything is started. Returns the notify socket and the environment."""
@@ -252,5 +266,7 @@ class Launch:
             from kolla_mesos_start.files.permissions import MISSING, execution
 
             kind = NotFound if error.errno in MISSING else CannotExecute
-            why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
+            why = f"it can't be started: {error.strerror}"
+            if error.strerror == os.strerror(error.errno or 0):
+                why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
             raise kind(why, command=self._path) from error

@@ -13,6 +13,7 @@ import signal
 
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import pidfd_open
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.zookeeper.connect import Task
@@ -177,7 +178,7 @@ class CommandCheck:
 
             return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
         try:
-            pidfd = os.pidfd_open(child.pid)
+            pidfd = pidfd_open(child.pid)
             try:
                 yield pidfd, select.POLLIN
             finally:

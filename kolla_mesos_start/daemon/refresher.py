@@ -19,7 +19,7 @@ from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import fork
+from kolla_mesos_start.processes import fork, memfd, pidfd_open
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
@@ -95,12 +95,12 @@ class RefreshProcess:
         fds: list[int] = []
         try:
             for name in ("order", "report"):
-                fds.append(os.memfd_create(name))
+                fds.append(memfd(name))
             ordered, report = fds
             os.write(ordered, marshal.dumps(order))
             os.lseek(ordered, 0, os.SEEK_SET)
             self.pid = _spawn(self._environ, fds)
-            pidfd = os.pidfd_open(self.pid)
+            pidfd = pidfd_open(self.pid)
         except OSError:
             for fd in fds:
                 os.close(fd)

@@ -248,8 +248,12 @@ class Registrar:
         return drain
 
     def _terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             signal.pidfd_send_signal(self._pidfd, self._stop_signal)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            log.warning("the daemon can't be sent its stop signal: %s", error.strerror)
 
     # -- for the refresher ----------------------------------------------------------------------
 

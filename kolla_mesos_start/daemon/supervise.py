@@ -20,7 +20,7 @@ from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import signal_name
+from kolla_mesos_start.processes import pidfd_open, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Supervisor:
             if handoff.environ is not None:
                 self._become_agent(handoff.environ)
             pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
-            pidfd = os.pidfd_open(pid)
+            pidfd = pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
             self._failure = kind(f"it can't be started again, with its new files: {error.strerror}")

@@ -37,6 +37,13 @@ from tests.zookeeper import Server
 SLEEPS = ["sleep", "1000"]  # the words of the default daemon
 HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
 PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+REFUSED_CALLS = (sys.executable, str(Path(unprivileged.__file__).with_name("refused_calls.py")))
+UNREADABLE_PYTHON = (
+    "unshare",
+    "--mount",
+    sys.executable,
+    f"{Path(unprivileged.__file__).parent}/unreadable_python.py",
+)
 TERMINATED = 128 + signal.SIGTERM
 
 # A launcher that leaves signals as a daemon must not inherit them.
@@ -570,3 +577,44 @@ def test_a_second_agent_in_one_run_directory_is_refused(
     for service, first in zip(services, firsts):
         Site(deployment, zk, service).await_instances(1)
         assert first.health("--ready").returncode == 0
+
+
+# -- what the container refuses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create"])
+def test_a_system_call_that_is_refused_is_named(
+    deployment: Deployment, containers: Containers, call: str, mode: str
+) -> None:
+    publish_daemon(deployment)
+    agent = containers.start(SERVICE, under=(*REFUSED_CALLS, call), KOLLA_START_MODE=mode)
+    assert agent.ends() == 126
+    reason = agent.ending["reason"]
+    assert f"the system call {call} is refused (Operation not permitted)" in reason
+    assert "seccomp profile" in reason
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_the_user_of_a_daemon_need_not_read_python(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """Nor need that of a command, of its checks, and of `before_stop`."""
+    commands = {"first": {"command": "id -u", "user": "65534"}}
+    ready = {"command": "true"}
+    publish_daemon(deployment, ready=ready, commands=commands, user="65534", before_stop="true")
+    agent = containers.start(SERVICE, under=UNREADABLE_PYTHON, KOLLA_START_MODE=mode)
+    eventually(site.instances, "it is ready", seconds=40)
+    stopped = agent.stop()
+    assert (stopped.returncode, stopped.stdout) == (0, "drained; the daemon has ended\n")
+    assert "before_stop has succeeded" in agent.said
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_a_missing_program_is_named_although_its_user_cannot_read_python(
+    deployment: Deployment, containers: Containers, mode: str
+) -> None:
+    publish_daemon(deployment, ["/no/such-program"], user="65534")
+    agent = containers.start(SERVICE, under=UNREADABLE_PYTHON, KOLLA_START_MODE=mode)
+    assert agent.ends() == 127
+    assert "program '/no/such-program' was not found" in agent.ending["reason"]
