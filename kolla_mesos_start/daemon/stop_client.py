@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOCKET = "stop"  # in the run directory
-STOP = b"T"  # the request, after the answer, to send the daemon its stop signal
-ENDED = b"E"  # the answer to it, once the daemon has ended
+# The requests, sent at once: without this client, the registrar does the rest.
+DRAIN, STOP = b"D", b"T"  # with STOP, it sends the daemon its stop signal after the answer
+ENDED = b"E"  # the second answer to STOP, once the daemon has ended
 NOTHING = (
     "nothing to drain: {path} can't be connected to ({why}). Either the daemon is not started yet, or its"
     " definition has neither drain nor before_stop: then stop the container"
@@ -42,6 +43,8 @@ def stop(environ: Mapping[str, str], *, with_term: bool) -> int:
 
 def _drain_and_stop(connection: socket.socket, with_term: bool, signame: str) -> int:
     answer = b""
+    with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
+        connection.sendall(STOP if with_term else DRAIN)
     while b"\n" not in answer:
         part = _received(connection)
         if not part:
@@ -55,8 +58,6 @@ def _drain_and_stop(connection: socket.socket, with_term: bool, signame: str) ->
         return int(status)
     connection.settimeout(float(grace) + MARGIN)
     try:
-        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
-            connection.sendall(STOP)
         has_ended = (confirmation or _received(connection)) == ENDED
     except socket.timeout:
         print(f"{text}; the daemon has not ended {float(grace):g} s after {signame}")
