@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Acl = tuple[str, str, str]
 
 CREDENTIALS = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
+# What an outer service manager (systemd, podman) passes to its service: for the daemon only.
+OF_MANAGER = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID")
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python sets LC_CTYPE to if the locale is C
 
 # Variables with our prefix for other readers: Kolla's images and scripts, kolla-mesos, our commands and
@@ -241,12 +243,13 @@ def parse(
 def child_environ(
     environ: Mapping[str, str], copy_once: bool, first_environ: Callable[[], str]
 ) -> dict[str, str]:
-    """The environment for commands and daemon: the launcher's, without the agent's credentials.
+    """The environment for commands and daemon: the launcher's, without credentials and OF_MANAGER.
 
     In the C locale Python sets LC_CTYPE for itself (PEP 538); a daemon must not inherit that. Kolla's scripts
     need the config strategy.
     """
-    kept = {name: value for name, value in environ.items() if name not in CREDENTIALS}
+    hidden = {*CREDENTIALS, *OF_MANAGER, "LISTEN_PIDFDID"}
+    kept = {name: value for name, value in environ.items() if name not in hidden}
     if kept.get("LC_CTYPE") in COERCED:
         del kept["LC_CTYPE"]
         entries = (entry.partition("=") for entry in first_environ().split("\0"))

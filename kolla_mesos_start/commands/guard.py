@@ -335,6 +335,8 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
             os.setgid(gid)
             os.setuid(uid)
         at = "program"
+        for name in {b"LISTEN_PID", b"WATCHDOG_PID"} & env.keys():
+            env[name] = b"%d" % os.getpid()
         # If guard and agent are killed together, the kernel kills at least the leader. After setuid, which
         # clears this setting.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -58,10 +58,13 @@ def _detach(handoff: Handoff) -> None:
     if not handoff.supervised:  # A daemon that is started again needs the output of the first one.
         os.dup2(nothing, 1)
     # One of the others may be a pipe, and another process wait for its end.
-    kept = {0, 1, 2, handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
+    own = {handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
+    # Another daemon gets the sockets of the first one.
+    sockets = int(handoff.of_manager.get("LISTEN_FDS", 0)) if handoff.supervised else 0
+    kept = {0, 1, 2, *own, *range(3, 3 + sockets)}
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
         with contextlib.suppress(OSError):  # The descriptor of this listing is already closed.
             os.close(fd)
-    for fd in kept - {-1, 0, 1, 2}:
+    for fd in own - {-1}:
         os.set_inheritable(fd, False)  # Programs that are started from here must not get it.
     configure(handoff.loglevel, handoff.json_logs)

@@ -98,7 +98,8 @@ class Handoff(NamedTuple):
     election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
     definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
     if a restart passes through an election. `logs`: how to read the container's log.
-    `stop_signal`: see Settings.
+    `stop_signal`: see Settings. `manager`: the notify
+    socket of an outer service manager, or empty; `of_manager`: what else it gives to the daemon.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -142,6 +143,8 @@ class Handoff(NamedTuple):
     stopping: tuple[Any, ...] | None = None
     logs: str | None = None
     stop_signal: int = 15
+    of_manager: Mapping[str, str] = MappingProxyType({})
+    manager: str = ""
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:

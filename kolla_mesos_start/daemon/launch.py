@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 
 from kolla_mesos_start.daemon import handoff, notify_socket
@@ -17,6 +18,7 @@ from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite,
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import pidfd_open, signal_name
+from kolla_mesos_start.settings import OF_MANAGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,9 +89,12 @@ class Launch:
             self._check()
             self._handle_pending_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            given = self._of_manager()
             self._become_user()
             with self._executing(environ):
-                os.execvpe(self._argv[0], self._argv, environ)
+                pid = str(os.getpid())
+                given = {name: pid if name.endswith("_PID") else value for name, value in given.items()}
+                os.execvpe(self._argv[0], self._argv, {**environ, **given})
         finally:
             # The registrar and probes must not take this process for the daemon. SIGPIPE must be ignored
             # again: the registrar, or the reader of the log, may be gone.
@@ -113,7 +118,7 @@ class Launch:
                 # As a subreaper we can reap the daemon's orphans, and end them with it.
                 guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
             with self._executing(environ):
-                daemon = guard.start(self._argv, environ, self._ids())
+                daemon = guard.start(self._argv, {**environ, **self._of_manager()}, self._ids())
             try:
                 with self._needing_registrar():
                     pidfd = pidfd_open(daemon)
@@ -160,6 +165,15 @@ class Launch:
             now() + LAST_REPLIES,
         )
         return notify, {**self._prepared.environ, "NOTIFY_SOCKET": path}
+
+    def _of_manager(self) -> dict[str, str]:
+        """What an outer manager passes to the daemon only: sockets, and the watchdog. See `guard.become`."""
+        own = {None, str(os.getpid()), str(os.getppid())}  # dumb-init is the parent.
+        names = [name for name in OF_MANAGER if name in os.environ and name != "NOTIFY_SOCKET"]
+        foreign = [name[:6] for name in names if name.endswith("_PID") and os.environ[name] not in own]
+        if not re.fullmatch("[0-9]{1,3}", os.environ.get("LISTEN_FDS", "")):
+            foreign.append("LISTEN")
+        return {name: os.environ[name] for name in names if name[:6] not in foreign}
 
     def _report_started(self) -> None:
         self._report.write("starting", f"{self._path} is started, not ready yet", self._path)
@@ -219,6 +233,8 @@ class Launch:
             environ=dict(os.environ) if self._membership and settings.supervise else None,
             logs=settings.logs,
             stop_signal=settings.stop_signal,
+            of_manager=self._of_manager(),
+            manager=os.environ.get("NOTIFY_SOCKET", ""),
         )
 
     def _stopping(self) -> Stopping | None:

@@ -213,7 +213,7 @@ def _name(check: Check) -> str:
 class Readiness:
     """Whether the daemon is ready; a source of the loop.
 
-    `start` is when the daemon was started (`loop.now`).
+    `start` is when the daemon was started (`loop.now`). `announced_stop`: it has sent STOPPING=1.
     """
 
     def __init__(self, check: Check, probe: Probe | None, start: float) -> None:
@@ -223,6 +223,7 @@ class Readiness:
         self._name = _name(check)  # Now: later no descriptor may be free for its import.
         self._notified, self._results = Notified(), Results()
         self._stopped = False  # by `stop`, not on its own
+        self.announced_stop = False  # on its own
         self._task: Task | None = None
         self._next = start
         self._age_reached = False
@@ -286,6 +287,9 @@ class Readiness:
     def notify(self, datagram: bytes) -> None:
         """Process what the daemon has sent to its notify socket."""
         self._notified = notified_by(self._notified, datagram)
+        lines = datagram.split(b"\n")
+        if {b"READY=1", b"STOPPING=1"}.intersection(lines):
+            self.announced_stop = b"STOPPING=1" in lines
 
     def stop(self) -> None:
         """Mark the daemon as not ready, because it will be stopped, until it sends READY=1 again."""

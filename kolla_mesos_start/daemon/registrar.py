@@ -13,7 +13,7 @@ import signal
 import time
 
 from kolla_mesos_start.daemon.handoff import Refreshing, Stopping
-from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
+from kolla_mesos_start.daemon.notify_socket import Manager, NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
 from kolla_mesos_start.errors import CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
@@ -77,7 +77,7 @@ class Registrar:
         self.reporter = StatusReporter(report, handoff.command)
         self.ended = False
         self._participant = self._take_part(handoff) if handoff.election else None
-        self._senders = _senders(handoff)
+        self._senders, self._manager = _senders(handoff), Manager(handoff.manager)
         self._notify_socket = NotifySocket(handoff.notify_fd, self._senders)
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
             self.loop.add(source)
@@ -106,6 +106,8 @@ class Registrar:
         if not self.ended:
             admitted = self._participant is None or self._participant.admitted
             draining = self.drain.reason if self.drain else ""
+            stopping = self._stopping or self.readiness.announced_stop
+            self._manager.show(self.readiness.ready and admitted, stopping)
             # The report comes first: `wait` must know what a ready instance runs.
             recorded = not self.readiness.ready or self.reporter.report.show_now()
             self.presence.show(self.readiness.ready and admitted and not draining, recorded=recorded)
@@ -308,6 +310,7 @@ class Registrar:
     def _listen(self) -> None:
         for message in self._notify_socket.messages():
             self.readiness.notify(message)
+            self._manager.pass_on(message)
 
 
 class StatusReporter:

@@ -90,7 +90,9 @@ class Supervisor:
         self._registrar.step()
         if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
             self._pass_term_at = math.inf
-            self._daemon.terminate(self._stopped_by or self._handoff.stop_signal)
+            # If its launcher has signalled all processes, it must not get the signal twice.
+            knows = self._registrar.readiness.announced_stop
+            self._daemon.terminate(self._stopped_by or self._handoff.stop_signal, send=not knows)
         self._daemon.reap(self._registrar.children)
         if self._daemon.status is not None and self._restarting:
             self._start_again()
@@ -132,7 +134,8 @@ class Supervisor:
         try:
             if handoff.environ is not None:
                 self._become_agent(handoff.environ)
-            pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
+            environ = {**handoff.check_env, **handoff.of_manager}
+            pid = guard.start(handoff.argv, environ, handoff.check_ids)
             pidfd = pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
@@ -156,7 +159,8 @@ class Supervisor:
         if self._stopped_by:
             os._exit(_exit_status(self._daemon.status or 0))
         os.dup2(2, 1)  # The output of commands and daemon; ours is closed.
-        for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
+        last = 2 + int(self._handoff.of_manager.get("LISTEN_FDS", 0))
+        for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > last]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
                 os.set_inheritable(fd, False)
         argv = python(AGENT)
@@ -197,11 +201,12 @@ class Daemon:
         if self.status is None:
             try_call(os.kill, self._pid, signum)
 
-    def terminate(self, signum: int) -> None:
+    def terminate(self, signum: int, *, send: bool = True) -> None:
         """Send a signal, and KILL after `stop_grace`, to the daemon, or to the processes it left behind."""
         self._ended_by = signum
         if self.status is None:
-            self.signal(signum)
+            if send:
+                self.signal(signum)
         else:
             _signal_all(signum)
         self.deadline = min(self.deadline, now() + self._stop_grace)
