@@ -68,6 +68,15 @@ def signal_name(signum: int) -> str:
         return f"signal {signum}"
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped: by SIGSTOP, or because it used a terminal that it does not have."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read(1024).rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False  # It has ended, or no descriptor is free.
+
+
 def reap() -> list[tuple[int, int]]:
     """Reap every child that has ended; returns their pids and wait statuses.
 

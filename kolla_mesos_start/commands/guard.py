@@ -280,7 +280,9 @@ class RunningCommand:
         return 1000 * min(TICK, max(self.deadline - now(), 0.001)) if timed else None
 
 
-def fork(argv: Any, env: Any, ids: Any, output: bytes | None = None) -> tuple[int, int]:
+def fork(
+    argv: Any, env: Any, ids: Any, output: bytes | None = None, *, is_daemon: bool = False
+) -> tuple[int, int]:
     """Start a program in its own process group.
 
     Returns its pid and a descriptor, from which the errno and the failed step ("user" or "program") can be
@@ -295,13 +297,13 @@ def fork(argv: Any, env: Any, ids: Any, output: bytes | None = None) -> tuple[in
         os.close(fail)
         raise
     if pid == 0:
-        become(argv, env, ids, guard, fail, output)
+        become(argv, env, ids, guard, fail, output, is_daemon)
     os.close(fail)
     try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either continues.
     return pid, failure
 
 
-def start(argv: Any, environ: Any, ids: Any) -> int:
+def start(argv: Any, environ: Any, ids: Any, *, is_daemon: bool = False) -> int:
     """Start a program as `fork` does; returns its pid once it is executed. Raises OSError if it can't be."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -309,6 +311,7 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
             [os.fsencode(word) for word in argv],
             {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
             ids,
+            is_daemon=is_daemon,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -321,12 +324,18 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
     return pid
 
 
-def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes | None) -> None:
+def become(
+    argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes | None, is_daemon: bool
+) -> None:
     """The child's part of `fork`: execute the program. Does not return."""
     number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
     try:
         libc()  # Imports ctypes now: the other user may not be able to read Python.
         os.setpgid(0, 0)
+        if is_daemon:
+            take_terminal(os.getpgid(guard))
+        else:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if output is not None:
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 1)
         if ids:
@@ -355,6 +364,21 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
     finally:
         os.write(fail, marshal.dumps((number, at)))
         os._exit(127)
+
+
+def take_terminal(supervisor: int) -> None:
+    """Make this process group the foreground of its terminal, if its supervisor's or none is.
+
+    Otherwise a read, or `stty`, would stop it. SIGTTOU has to be blocked.
+    """
+    with contextlib.suppress(OSError):  # There is no terminal, or it is not that of this session.
+        foreground = os.tcgetpgrp(0)
+        try:
+            os.killpg(foreground, 0)
+        except ProcessLookupError:  # The daemon was started again.
+            foreground = supervisor
+        if foreground == supervisor:
+            os.tcsetpgrp(0, os.getpgrp())
 
 
 def spawn_error(number: int, at: str | None) -> str:

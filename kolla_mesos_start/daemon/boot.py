@@ -54,8 +54,8 @@ def _live(record: int) -> None:
 def _detach(handoff: Handoff) -> None:
     """Close the descriptors that the agent was started with, and configure the log."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    if not handoff.supervised:  # A daemon that is started again needs the output of the first one.
+    if not handoff.supervised:  # A daemon that is started again needs those of the first one.
+        os.dup2(nothing, 0)
         os.dup2(nothing, 1)
     # One of the others may be a pipe, and another process wait for its end.
     own = {handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}

@@ -118,7 +118,9 @@ class Launch:
                 # As a subreaper we can reap the daemon's orphans, and end them with it.
                 guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
             with self._executing(environ):
-                daemon = guard.start(self._argv, {**environ, **self._of_manager()}, self._ids())
+                daemon = guard.start(
+                    self._argv, {**environ, **self._of_manager()}, self._ids(), is_daemon=True
+                )
             try:
                 with self._needing_registrar():
                     pidfd = pidfd_open(daemon)

@@ -70,7 +70,7 @@ class Registrar:
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._rules = _check(handoff), Check(*handoff.check)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
-        self.readiness = Readiness(self._rules, self._check, self._started)
+        self.readiness = Readiness(self._rules, self._check, self._started, handoff.daemon)
         state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
         report = Report(state_file, handoff.command)
         report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
@@ -295,7 +295,7 @@ class Registrar:
         self.ended = self._stopping = False
         self._started, self._pidfd = now(), pidfd
         self.loop.remove(self.readiness)
-        self.readiness = Readiness(self._rules, self._check, self._started)
+        self.readiness = Readiness(self._rules, self._check, self._started, daemon)
         self.readiness.confirm(self._started)
         self.loop.add(self.readiness)
         if self.drain:

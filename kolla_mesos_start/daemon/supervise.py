@@ -20,7 +20,7 @@ from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import pidfd_open, signal_name
+from kolla_mesos_start.processes import is_stopped, pidfd_open, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Supervisor:
             if handoff.environ is not None:
                 self._become_agent(handoff.environ)
             environ = {**handoff.check_env, **handoff.of_manager}
-            pid = guard.start(handoff.argv, environ, handoff.check_ids)
+            pid = guard.start(handoff.argv, environ, handoff.check_ids, is_daemon=True)
             pidfd = pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
@@ -207,6 +207,8 @@ class Daemon:
         if self.status is None:
             if send:
                 self.signal(signum)
+            if is_stopped(self._pid):
+                self.signal(signal.SIGCONT)  # A stopped process does not act on the other.
         else:
             _signal_all(signum)
         self.deadline = min(self.deadline, now() + self._stop_grace)

@@ -93,6 +93,59 @@ def _family(agent: Agent) -> list[psutil.Process]:
     return [launched, *launched.children(recursive=True)]
 
 
+# -- its terminal -------------------------------------------------------------------------------------
+
+# Starts the agent in its own session with a terminal, like `docker run -it`; the input is the file `typed`.
+TERMINAL = """
+import os, pty, select, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+typed = os.open("typed", os.O_RDWR)
+while True:
+    for fd in select.select([terminal, typed], [], [])[0]:
+        try:
+            os.write(1 if fd == terminal else terminal, os.read(fd, 1024))
+        except OSError:
+            sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_the_daemon_gets_the_terminal(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """It may read and change it, and gets Ctrl-C; it was a background job, stopped by its first read."""
+    shell = ["sh", "-c", "stty -echo; while read line; do echo got $line; done"]
+    publish_daemon(deployment, shell, {"alive": 0})
+    typed = containers.directory / "0-web1" / "typed"
+    typed.parent.mkdir(parents=True)
+    os.mkfifo(typed)
+    agent = containers.start(SERVICE, under=python(TERMINAL), **SUPERVISE)
+    eventually(site.instances, "it is ready", seconds=30)
+    with typed.open("w") as terminal:
+        terminal.write("hello\n")
+        terminal.flush()
+        agent.says("got hello", seconds=30)
+        terminal.write("\x03")
+    assert agent.ends(30) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_a_stopped_daemon_is_not_ready(start: Callable[..., Agent], site: Site, mode: str) -> None:
+    agent = start(["sleep", "1000"], environ={"KOLLA_START_MODE": mode})
+    (pid,) = (pid for pid, name in agent.processes.items() if name == "sleep")
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: not site.instances(), "it is withdrawn", seconds=30)
+    assert "the daemon is stopped" in agent.state
+    os.kill(pid, signal.SIGCONT)
+    eventually(site.instances, "it is ready again", seconds=30)
+
+
+def test_a_stopped_daemon_is_continued_to_be_ended(start: Callable[..., Agent]) -> None:
+    agent = start(["sleep", "1000"], stop_grace=600)
+    daemon(agent).send_signal(signal.SIGSTOP)
+    agent.signal(signal.SIGTERM)
+    assert agent.ends(30) == 128 + signal.SIGTERM
+
+
 # -- the daemon ---------------------------------------------------------------------------------------
 
 
