@@ -32,12 +32,12 @@ from kolla_mesos_start.health import JOURNAL, PRIVATE, StateFile
 from kolla_mesos_start.host.facts import HostFacts
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.processes import hide_memory, reap
+from kolla_mesos_start.processes import hide_memory, reap, signal_name
 from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import NoReturn
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)  # and that of KOLLA_STOP_SIGNAL
 # Seconds: most starts are over by then; a longer one can afford garbage collection.
 COLLECT_GARBAGE_AFTER = 1.0
 
@@ -121,6 +121,7 @@ class Agent:
         self.registration: Registration | None = None
         self.ended: FailureRecord | None = None
         self.begins_again = False
+        self._stop_signals: set[int] = set()
 
     def run(self) -> int:
         """Run all stages. Returns the exit status of a task; a daemon replaces this process instead."""
@@ -248,13 +249,13 @@ class Agent:
 
     def _read_environment(self) -> Settings:
         """Parse the environment. Signals are handled from here on."""
-        for signum in STOP_SIGNALS:
-            self.loop.on_signal(signum, self._on_stop)
+        self._on_stop_signals(STOP_SIGNALS, self._on_stop)
         # Process 1 and the parent of a dead guard get orphans.
         self.loop.on_signal(signal.SIGCHLD, lambda signum: reap())
         self.loop.call_at(now() + COLLECT_GARBAGE_AFTER, _collect_garbage_again)
         self.configure_log()
         settings = environment.parse(os.environ)
+        self._on_stop_signals([settings.stop_signal], self._on_stop)
         logs.configure(settings.loglevel, settings.json_logs)
         for unknown in settings.unknown:
             log.warning("%s", unknown)
@@ -452,8 +453,7 @@ class Agent:
 
     def end(self, error: AgentError) -> int:
         """End after a failure: close everything, log the reason in the last line, return the exit status."""
-        for signum in STOP_SIGNALS:
-            self.loop.on_signal(signum, lambda signum: None)  # It is already ending.
+        self._on_stop_signals(self._stop_signals, lambda signum: None)  # It is already ending.
         try:
             self._end_guard()
         except Unkillable as worse:
@@ -508,7 +508,12 @@ class Agent:
         if self.bootstrap is not None:
             self.bootstrap.on_stop(signum)
         else:
-            raise Stopped(signum, signal.Signals(signum).name)
+            raise Stopped(signum, signal_name(signum))
+
+    def _on_stop_signals(self, signums: Iterable[int], handler: Callable[[int], object]) -> None:
+        for signum in signums:
+            self.loop.on_signal(signum, handler)
+        self._stop_signals = {*self._stop_signals, *signums}
 
 
 def _published_generation(preparer: Preparer, dependency: Dependency) -> Generation:

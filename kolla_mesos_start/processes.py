@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 PR_SET_DUMPABLE = 4
 
@@ -32,6 +34,47 @@ def fork(work: Callable[[], object]) -> int:
         return child
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor of the process."""
+    return _allowed(os.pidfd_open, pid)
+
+
+def memfd(name: str) -> int:
+    """A descriptor of an anonymous file."""
+    return _allowed(os.memfd_create, name)
+
+
+def _allowed(call: Callable[[Any], int], argument: Any) -> int:
+    """The result of a system call. The error says if the call itself is refused."""
+    try:
+        return call(argument)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS):
+            raise
+        raise OSError(
+            error.errno,
+            f"the system call {call.__name__} is refused ({error.strerror}): allow it in the container's"
+            " seccomp profile, or update the container engine with its libseccomp, or the kernel",
+        ) from error
+
+
+def signal_name(signum: int) -> str:
+    """The name of a signal. Most real-time signals have none."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped: by SIGSTOP, or because it used a terminal that it does not have."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read(1024).rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False  # It has ended, or no descriptor is free.
 
 
 def reap() -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 
 from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 Acl = tuple[str, str, str]
 
 CREDENTIALS = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
+# What an outer service manager (systemd, podman) passes to its service: for the daemon only.
+OF_MANAGER = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID")
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python sets LC_CTYPE to if the locale is C
 
 # Variables with our prefix for other readers: Kolla's images and scripts, kolla-mesos, our commands and
@@ -67,6 +70,8 @@ TERMINATION_LOG = "/dev/termination-log"
 OS_HOSTNAME = "KOLLA_HOSTNAME (from the hostname)"  # the hostname is read like a variable
 INTERFACE_LIMIT = 15  # bytes: the limit of Linux
 LOGS_LIMIT = 512  # characters; others show it in a line
+# They can't be handled, or the agent uses them itself.
+UNUSABLE_SIGNALS = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGALRM}
 SESSION_TIMEOUT_LIMIT = 3600  # seconds; a larger value is probably in milliseconds
 
 
@@ -89,6 +94,7 @@ class Settings(NamedTuple):
     logs: str | None  # the command that shows this container's log, or the path of a file
     variables_dir: str | None  # a directory whose files are variables
     supervise: bool  # stay as the daemon's parent
+    stop_signal: int  # with which the launcher stops this container
     stay: bool  # a finished task idles until SIGTERM
     wait_timeout: float | None
     missing_is_empty: bool
@@ -209,6 +215,7 @@ def parse(
         logs=read("KOLLA_LOGS", _logs, None) or read("MESOS_CONTAINER_NAME", _mesos_logs, None),
         variables_dir=read("KOLLA_VARIABLES_DIR", _directory(listable), None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
+        stop_signal=read("KOLLA_STOP_SIGNAL", _stop_signal, int(signal.SIGTERM)),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
         wait_timeout=read("KOLLA_WAIT_TIMEOUT", _limit, None),
         missing_is_empty=read("KOLLA_MISSING_VARIABLES", _switch("error", "empty"), False),
@@ -234,12 +241,13 @@ def parse(
 def child_environ(
     environ: Mapping[str, str], copy_once: bool, first_environ: Callable[[], str]
 ) -> dict[str, str]:
-    """The environment for commands and daemon: the launcher's, without the agent's credentials.
+    """The environment for commands and daemon: the launcher's, without credentials and OF_MANAGER.
 
     In the C locale Python sets LC_CTYPE for itself (PEP 538); a daemon must not inherit that. Kolla's scripts
     need the config strategy.
     """
-    kept = {name: value for name, value in environ.items() if name not in CREDENTIALS}
+    hidden = {*CREDENTIALS, *OF_MANAGER, "LISTEN_PIDFDID"}
+    kept = {name: value for name, value in environ.items() if name not in hidden}
     if kept.get("LC_CTYPE") in COERCED:
         del kept["LC_CTYPE"]
         entries = (entry.partition("=") for entry in first_environ().split("\0"))
@@ -506,6 +514,19 @@ def _switch(off: str, on: str) -> Callable[[str], bool]:
 def _either(*words: str) -> str:
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def _stop_signal(text: str) -> int:
+    """As in an image's STOPSIGNAL: QUIT, SIGQUIT, 3, SIGRTMIN+3."""
+    name = text.upper().removeprefix("SIG")
+    above = re.fullmatch(r"(?:RTMIN\+)?([0-9]{1,2})", name)
+    if above:
+        number = int(above[1]) + (signal.SIGRTMIN if "+" in name else 0)
+    else:
+        number = signal.Signals.__members__.get(f"SIG{name}", 0)
+    if number not in signal.valid_signals() - UNUSABLE_SIGNALS:
+        raise _Unexpected("a signal that a process can handle, like QUIT, SIGQUIT, 3 or SIGRTMIN+3")
+    return int(number)
 
 
 def _loglevel(text: str) -> str:

@@ -125,6 +125,17 @@ class Agent:
             check=False,
         )
 
+    def stop(self) -> subprocess.CompletedProcess[str]:
+        """Run `stop` in this container."""
+        return subprocess.run(
+            [sys.executable, str(PROGRAM), "stop"],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+
     def end(self) -> None:
         """Kill it if it still runs; its registrar and guard then end too."""
         if self.running:

@@ -17,6 +17,13 @@ import psutil
 
 from kolla_mesos_start.commands import guard, guard_client
 
+# Starts a guard that waits for the end of killed processes: on a busy machine it may take longer than
+# LATE_TIMEOUT, and they would be reported as unkillable.
+PATIENT_BOOT = (
+    "import sys; sys.path.append(sys.argv[3]); from kolla_mesos_start.commands import guard; "
+    "guard.LATE_TIMEOUT = guard.KILL_TIMEOUT; guard.main(int(sys.argv[1]))"
+)
+
 HANDSHAKE_TIMEOUT = 60.0
 PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -161,8 +168,9 @@ class BareGuard:
 
 def _started(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int | None) -> int:
     kept = (fd,) if leak is None else (fd, leak)
+    argv = guard_client.command_line(fd, "shop/api")
     process = subprocess.Popen(
-        guard_client.command_line(fd, "shop/api"),
+        [PATIENT_BOOT if word == guard_client.BOOT else word for word in argv],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         pass_fds=kept,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_a_variable_that_is_not_set_has_its_default() -> None:
         logs=None,
         variables_dir=None,
         supervise=False,
+        stop_signal=signal.SIGTERM,
         stay=False,
         wait_timeout=None,
         missing_is_empty=False,
@@ -130,6 +132,10 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("MESOS_CONTAINER_NAME", "mesos-1", {"logs": "docker logs mesos-1"}),
     ("KOLLA_VARIABLES_DIR", "/secrets/", {"variables_dir": "/secrets"}),
     ("KOLLA_START_MODE", "exec", {}),
+    ("KOLLA_STOP_SIGNAL", "SIGQUIT", {"stop_signal": signal.SIGQUIT}),
+    ("KOLLA_STOP_SIGNAL", "winch", {"stop_signal": signal.SIGWINCH}),
+    ("KOLLA_STOP_SIGNAL", "10", {"stop_signal": 10}),
+    ("KOLLA_STOP_SIGNAL", "SIGRTMIN+3", {"stop_signal": signal.SIGRTMIN + 3}),
     ("KOLLA_TASK_END", "stay", {"stay": True}),
     ("KOLLA_TASK_END", "exit", {"stay": False}),
     ("KOLLA_WAIT_TIMEOUT", "90.5", {"wait_timeout": 90.5}),
@@ -220,6 +226,10 @@ BAD = [
     ("KOLLA_VARIABLES_DIR", "secrets", "an absolute path"),
     ("KOLLA_VARIABLES_DIR", "/nowhere", "a directory that this user can read"),
     ("KOLLA_START_MODE", "fork", "exec or supervise"),
+    ("KOLLA_STOP_SIGNAL", "KILL", "a signal that a process can handle"),
+    ("KOLLA_STOP_SIGNAL", "SIGSTOPPED", "a signal that a process can handle"),
+    ("KOLLA_STOP_SIGNAL", "0", "a signal that a process can handle"),
+    ("KOLLA_STOP_SIGNAL", "RTMIN+31", "a signal that a process can handle"),
     ("KOLLA_TASK_END", "idle", "exit or stay"),
     ("KOLLA_WAIT_TIMEOUT", "5m", "seconds, or 0 for no limit"),
     ("KOLLA_WAIT_TIMEOUT", "-1", "seconds, or 0 for no limit"),

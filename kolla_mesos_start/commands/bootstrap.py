@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 
 from kolla_mesos_start.commands.guard_client import Guard
@@ -17,6 +16,7 @@ from kolla_mesos_start.errors import CommandFailed, Stopped, Unkillable
 from kolla_mesos_start.health import O_CAREFUL, clear
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import signal_name
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import DONE, ERROR, NO_TIMEOUT, RETRY
@@ -128,12 +128,12 @@ class Bootstrap:
         Then the end of the command is awaited, and the outcome of a one-time command written: otherwise a
         successful command would run again.
         """
-        stopped = Stopped(signum, signal.Signals(signum).name)
+        stopped = Stopped(signum, signal_name(signum))
         if not self._claimed and not self._running:
             raise stopped
         self._stopped_by = stopped
         if self._running:
-            log.info("%s: passed to the running command", signal.Signals(signum).name)
+            log.info("%s: passed to the running command", signal_name(signum))
             self.guard.signal(signum)
 
     def run(self, prepared: Prepared, turn: Runnable) -> bool:

@@ -280,7 +280,9 @@ class RunningCommand:
         return 1000 * min(TICK, max(self.deadline - now(), 0.001)) if timed else None
 
 
-def fork(argv: Any, env: Any, ids: Any, output: bytes | None = None) -> tuple[int, int]:
+def fork(
+    argv: Any, env: Any, ids: Any, output: bytes | None = None, *, is_daemon: bool = False
+) -> tuple[int, int]:
     """Start a program in its own process group.
 
     Returns its pid and a descriptor, from which the errno and the failed step ("user" or "program") can be
@@ -295,13 +297,13 @@ def fork(argv: Any, env: Any, ids: Any, output: bytes | None = None) -> tuple[in
         os.close(fail)
         raise
     if pid == 0:
-        become(argv, env, ids, guard, fail, output)
+        become(argv, env, ids, guard, fail, output, is_daemon)
     os.close(fail)
     try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either continues.
     return pid, failure
 
 
-def start(argv: Any, environ: Any, ids: Any) -> int:
+def start(argv: Any, environ: Any, ids: Any, *, is_daemon: bool = False) -> int:
     """Start a program as `fork` does; returns its pid once it is executed. Raises OSError if it can't be."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -309,6 +311,7 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
             [os.fsencode(word) for word in argv],
             {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
             ids,
+            is_daemon=is_daemon,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -316,16 +319,23 @@ def start(argv: Any, environ: Any, ids: Any) -> int:
     os.close(failure)
     if said:
         os.waitpid(pid, 0)
-        number, _ = marshal.loads(said)
-        raise OSError(number, os.strerror(number))
+        number, at = marshal.loads(said)
+        raise OSError(number, spawn_error(number, at))
     return pid
 
 
-def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes | None) -> None:
+def become(
+    argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes | None, is_daemon: bool
+) -> None:
     """The child's part of `fork`: execute the program. Does not return."""
     number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
     try:
+        libc()  # Imports ctypes now: the other user may not be able to read Python.
         os.setpgid(0, 0)
+        if is_daemon:
+            take_terminal(os.getpgid(guard))
+        else:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if output is not None:
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 1)
         if ids:
@@ -334,6 +344,8 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
             os.setgid(gid)
             os.setuid(uid)
         at = "program"
+        for name in {b"LISTEN_PID", b"WATCHDOG_PID"} & env.keys():
+            env[name] = b"%d" % os.getpid()
         # If guard and agent are killed together, the kernel kills at least the leader. After setuid, which
         # clears this setting.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -347,9 +359,33 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
         number = error.errno or number
     except (ValueError, OverflowError):
         pass
+    except Exception as defect:
+        at = type(defect).__name__
     finally:
         os.write(fail, marshal.dumps((number, at)))
         os._exit(127)
+
+
+def take_terminal(supervisor: int) -> None:
+    """Make this process group the foreground of its terminal, if its supervisor's or none is.
+
+    Otherwise a read, or `stty`, would stop it. SIGTTOU has to be blocked.
+    """
+    with contextlib.suppress(OSError):  # There is no terminal, or it is not that of this session.
+        foreground = os.tcgetpgrp(0)
+        try:
+            os.killpg(foreground, 0)
+        except ProcessLookupError:  # The daemon was started again.
+            foreground = supervisor
+        if foreground == supervisor:
+            os.tcsetpgrp(0, os.getpgrp())
+
+
+def spawn_error(number: int, at: str | None) -> str:
+    """Why a program was not executed, from what `become` has reported."""
+    if at == "user":
+        return f"its user can't be changed: {os.strerror(number)}"
+    return os.strerror(number) if at in (None, "fork", "program") else f"{at} in the new process"
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
@@ -401,7 +437,7 @@ def prctl(option: int, value: int) -> None:
     """prctl(2), which the standard library does not have."""
     result, number = libc()(option, value)
     if result != 0:
-        raise OSError(number, os.strerror(number), "prctl")
+        raise OSError(number, f"the system call prctl is refused ({os.strerror(number)})", "prctl")
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from kolla_mesos_start.commands import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import signal_name
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -67,7 +68,8 @@ class Ended(NamedTuple):
     unkillable: bool
     """A process could not be killed; it ends only with the whole container."""
     at: str | None = None
-    """The step at which the start failed: `fork`, `user` (changing to that user) or `program`."""
+    """The step at which the start failed: `fork`, `user` (changing to that user) or `program`, or the
+    name of an exception."""
 
     @property
     def failure(self) -> str:
@@ -75,9 +77,9 @@ class Ended(NamedTuple):
         if self.reason == "lost":
             return "killed: its guard process died"
         if self.errno is not None:
-            return f"could not be started: {os.strerror(self.errno)}"
+            return f"could not be started: {guard.spawn_error(self.errno, self.at)}"
         if self.signum is not None:
-            return f"killed by {signal.Signals(self.signum).name}"
+            return f"killed by {signal_name(self.signum)}"
         return f"exit status {self.status}" if self.status else ""
 
 

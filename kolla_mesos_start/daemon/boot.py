@@ -28,14 +28,14 @@ def main(record: int) -> None:
 
 
 def _live(record: int) -> None:
-    for signum in IGNORED_SIGNALS:
-        # Not SIG_IGN: the command of a check would inherit that.
-        signal.signal(signum, lambda number, frame: None)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
         comm.write("kolla_registrar")
     hide_memory()  # After this, the name can't be written.
     with open(record, "rb") as file:
         handoff = Handoff(*marshal.load(file))
+    for signum in (*IGNORED_SIGNALS, handoff.stop_signal):
+        # Not SIG_IGN: the command of a check would inherit that.
+        signal.signal(signum, lambda number, frame: None)
     _detach(handoff)
     if handoff.supervised:
         from kolla_mesos_start.daemon import supervise
@@ -54,14 +54,17 @@ def _live(record: int) -> None:
 def _detach(handoff: Handoff) -> None:
     """Close the descriptors that the agent was started with, and configure the log."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    if not handoff.supervised:  # A daemon that is started again needs the output of the first one.
+    if not handoff.supervised:  # A daemon that is started again needs those of the first one.
+        os.dup2(nothing, 0)
         os.dup2(nothing, 1)
     # One of the others may be a pipe, and another process wait for its end.
-    kept = {0, 1, 2, handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
+    own = {handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
+    # Another daemon gets the sockets of the first one.
+    sockets = int(handoff.of_manager.get("LISTEN_FDS", 0)) if handoff.supervised else 0
+    kept = {0, 1, 2, *own, *range(3, 3 + sockets)}
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
         with contextlib.suppress(OSError):  # The descriptor of this listing is already closed.
             os.close(fd)
-    for fd in kept - {-1, 0, 1, 2}:
+    for fd in own - {-1}:
         os.set_inheritable(fd, False)  # Programs that are started from here must not get it.
     configure(handoff.loglevel, handoff.json_logs)

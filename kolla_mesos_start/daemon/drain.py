@@ -21,11 +21,12 @@ from functools import partial
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.daemon.request_socket import RequestSocket
-from kolla_mesos_start.daemon.stop_client import ENDED, SOCKET, STOP
+from kolla_mesos_start.daemon.stop_client import DRAIN, ENDED, SOCKET, STOP
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import pidfd_open
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_RUNNING, REFRESH_SETTLING
 from kolla_mesos_start.zookeeper import wire
@@ -120,17 +121,19 @@ class BeforeStopCommand:
         if not self._has_stdout:
             os.dup2(2, 1)  # The registrar has only the container's stderr.
         pid = self.pid = guard.start(self._argv, self._env, self._ids)
-        pidfd = os.pidfd_open(pid)
+        pidfd = -1
         try:
+            pidfd = pidfd_open(pid)
             yield pidfd, select.POLLIN
         finally:
             # Before the leader is reaped, because its pid can't be reused until then.
             with contextlib.suppress(PermissionError):  # It has changed its user.
                 os.killpg(pid, signal.SIGKILL)
-            killed = select.poll()
-            killed.register(pidfd, select.POLLIN)
-            killed.poll(KILL_TIMEOUT)
-            os.close(pidfd)
+            if pidfd >= 0:
+                killed = select.poll()
+                killed.register(pidfd, select.POLLIN)
+                killed.poll(KILL_TIMEOUT)
+                os.close(pidfd)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, os.WNOHANG)[1])
             self.pid = None
         if status < 0:
@@ -158,7 +161,7 @@ class Drain:
         on_begin: Callable[[], object],
         terminate: Callable[[], object],
     ) -> None:
-        """`on_begin` deregisters the daemon, `terminate` sends it SIGTERM: both for a client's request."""
+        """`on_begin` deregisters the daemon, `terminate` sends its stop signal: for a client's request."""
         self.reason = self.failure = ""
         self._stopping, self._session, self._loop, self._presence = stopping, session, loop, presence
         self._on_begin, self._terminate = on_begin, terminate
@@ -166,7 +169,8 @@ class Drain:
         self._task: Task | None = None
         self._stage = IDLE
         self._began, self._until = 0.0, math.inf
-        self._clients: list[socket.socket] = []
+        self._clients: list[socket.socket] = []  # that have sent a request
+        self._asked_to_stop = False
         party, self._member = presence.member
         self._service, role = handoff.service, handoff.service.rpartition("/")[2]
         self._deployment = party[: -len(f"/{self._service}/.party")]
@@ -223,6 +227,7 @@ class Drain:
     def reset(self) -> None:
         """The daemon was started again, and may be registered."""
         self._stage, self._until, self.reason, self.failure = IDLE, math.inf, "", ""
+        self._asked_to_stop = False
         self._forget()
         self._presence.show_member(True)
 
@@ -343,6 +348,8 @@ class Drain:
         self.reason = "drained: it can be stopped"
         for connection in self._clients:
             self._answer(connection)
+        if self._asked_to_stop:
+            self._terminate()
 
     # -- who lists it ---------------------------------------------------------------------------
 
@@ -424,13 +431,7 @@ class Drain:
     # -- clients: `kolla_mesos_start stop` --------------------------------------------------------
 
     def _on_connection(self, connection: socket.socket) -> None:
-        self._clients.append(connection)
         self._loop.listen(connection.fileno(), partial(self._listen, connection))
-        if self._stage == IDLE:
-            self._on_begin()
-            self.begin()
-        elif self.is_over:
-            self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
         text = self.failure or "drained"
@@ -445,10 +446,19 @@ class Drain:
             return
         except OSError:
             request = b""
-        if request == STOP and self.is_over:
-            self._terminate()
-        elif not request:
-            self._clients.remove(connection)
+        if request in (DRAIN, STOP):
+            self._clients.append(connection)
+            self._asked_to_stop = self._asked_to_stop or request == STOP
+            if self._stage == IDLE:
+                self._on_begin()
+                self.begin()
+            elif self.is_over:
+                self._answer(connection)
+                if request == STOP:
+                    self._terminate()
+        else:
+            if connection in self._clients:
+                self._clients.remove(connection)
             self._drop(connection)
 
     def _drop(self, connection: socket.socket) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-from kolla_mesos_start.processes import fork
+from kolla_mesos_start.processes import fork, memfd
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 
 NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
-IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # They are for the daemon.
+IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)  # They are for the daemon.
 
-# The import paths are arguments, because -I and -S skip site-packages and the search for it. The argument
-# before them is for `ps`.
+# Given to `python`. The argument before the import paths is for `ps`.
 BOOT = (
-    "import sys; sys.path += sys.argv[3:]; "
+    "import sys; sys.path[:] = sys.argv[3:]; "
     "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
 )
 
@@ -60,7 +59,7 @@ class Refreshing(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """What precedes SIGTERM: up to `drain` seconds of waiting, and a command for up to `timeout` seconds.
+    """What precedes the stop: up to `drain` seconds of waiting, and a command for up to `timeout` seconds.
 
     `argv` is empty if there is no command. `stop_grace`: see Handoff.
     """
@@ -99,6 +98,8 @@ class Handoff(NamedTuple):
     election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
     definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
     if a restart passes through an election. `logs`: how to read the container's log.
+    `stop_signal`: see Settings. `manager`: the notify
+    socket of an outer service manager, or empty; `of_manager`: what else it gives to the daemon.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -141,6 +142,9 @@ class Handoff(NamedTuple):
     environ: Mapping[str, str] | None = None
     stopping: tuple[Any, ...] | None = None
     logs: str | None = None
+    stop_signal: int = 15
+    of_manager: Mapping[str, str] = MappingProxyType({})
+    manager: str = ""
 
 
 def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
@@ -154,7 +158,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
     try:
-        child = fork(partial(_detach, _argv(record, handoff.service), fds))
+        child = fork(partial(_detach, _argv(record, handoff.service), fds, handoff.stop_signal))
     except OSError:
         os.close(held)
         raise
@@ -173,15 +177,14 @@ def supervise(handoff: Handoff) -> NoReturn:
 
 
 def _recorded(handoff: Handoff) -> int:
-    record = os.memfd_create("handoff")
+    record = memfd("handoff")
     os.write(record, marshal.dumps(plain(handoff)))
     os.lseek(record, 0, os.SEEK_SET)
     return record
 
 
 def _argv(record: int, service: str) -> list[str]:
-    words = [str(record), f"registrar of {service}", *import_paths()]
-    return [sys.executable, "-I", "-S", "-c", BOOT, *words]
+    return python(BOOT, str(record), f"registrar of {service}")
 
 
 def _exec(argv: list[str]) -> NoReturn:
@@ -196,19 +199,19 @@ def _await_parent(parent: int) -> None:
             raise OSError(errno.EAGAIN, "no process can be started")
 
 
-def _detach(argv: list[str], fds: Sequence[int]) -> NoReturn:
+def _detach(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
     os.setsid()
-    fork(partial(_become, argv, fds))
+    fork(partial(_become, argv, fds, stop_signal))
     os._exit(0)
 
 
-def _become(argv: list[str], fds: Sequence[int]) -> NoReturn:
+def _become(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
     try:
         for signum in signal.valid_signals():
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
-        for signum in IGNORED_SIGNALS:
-            signal.signal(signum, signal.SIG_IGN)
+        for ignored in {*IGNORED_SIGNALS, stop_signal}:
+            signal.signal(ignored, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd in fds:
             os.set_inheritable(fd, True)
@@ -227,11 +230,19 @@ def plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def import_paths() -> list[str]:
-    """The directories from which this process imports packages, for another process."""
+def python(code: str, *words: str) -> list[str]:
+    """The argv of another interpreter, which takes its import paths from the end of its arguments.
+
+    It is isolated from the working directory and from the environment (-I), where the daemon's user may have
+    placed modules, and imports the same packages as this process (-S: without a search for them).
+    """
     import kazoo
 
     import kolla_mesos_start
 
-    modules = (kolla_mesos_start, kazoo)
-    return list(dict.fromkeys(os.path.dirname(os.path.dirname(str(module.__file__))) for module in modules))
+    own = [os.path.dirname(os.path.dirname(str(module.__file__))) for module in (kolla_mesos_start, kazoo)]
+    cwd = os.readlink("/proc/self/cwd")  # os.getcwd fails if it is deleted.
+    given = {os.path.join(cwd, path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    strange = {"", cwd, *map(os.path.normpath, given)}
+    paths = dict.fromkeys([*(path for path in sys.path if path not in strange), *own])
+    return [sys.executable, "-I", "-S", "-c", code, *words, *paths]

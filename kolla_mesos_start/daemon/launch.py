@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 
 from kolla_mesos_start.daemon import handoff, notify_socket
@@ -16,6 +17,8 @@ from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
 from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import pidfd_open, signal_name
+from kolla_mesos_start.settings import OF_MANAGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ log = Logger(__name__)
 
 LAST_REPLIES = 1.0  # seconds for a healthy server to answer the last requests; not waited for in an outage
 KILL_TIMEOUT = 10.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 
 class Launch:
@@ -76,7 +79,7 @@ class Launch:
         # Closed by the exec, or by the end of this process: were it closed before, the registrar and
         # this process would fight for the session.
         with self._needing_registrar():
-            pidfd = os.pidfd_open(os.getpid())
+            pidfd = pidfd_open(os.getpid())
             held, await_registrar = handoff.spawn(self._handoff(environ, notify.fileno(), os.getpid(), pidfd))
         log.info("%s: exec", self._path)
         try:
@@ -86,13 +89,12 @@ class Launch:
             self._check()
             self._handle_pending_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            given = self._of_manager()
+            self._become_user()
             with self._executing(environ):
-                ids = self._prepared.ids
-                if ids is not None:
-                    os.setgroups(ids.groups)
-                    os.setgid(ids.gid)
-                    os.setuid(ids.uid)
-                os.execvpe(self._argv[0], self._argv, environ)
+                pid = str(os.getpid())
+                given = {name: pid if name.endswith("_PID") else value for name, value in given.items()}
+                os.execvpe(self._argv[0], self._argv, {**environ, **given})
         finally:
             # The registrar and probes must not take this process for the daemon. SIGPIPE must be ignored
             # again: the registrar, or the reader of the log, may be gone.
@@ -112,13 +114,16 @@ class Launch:
             self._report_started()
             self._check()
             self._handle_pending_signals()
-            with self._executing(environ):
+            with self._needing_registrar():
                 # As a subreaper we can reap the daemon's orphans, and end them with it.
                 guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
-                daemon = guard.start(self._argv, environ, self._ids())
+            with self._executing(environ):
+                daemon = guard.start(
+                    self._argv, {**environ, **self._of_manager()}, self._ids(), is_daemon=True
+                )
             try:
                 with self._needing_registrar():
-                    pidfd = os.pidfd_open(daemon)
+                    pidfd = pidfd_open(daemon)
                     record = self._handoff(environ, notify.fileno(), daemon, pidfd)
                     stop_grace = self._step.command.stop_grace
                     handoff.supervise(record._replace(supervised=True, stop_grace=stop_grace))
@@ -128,6 +133,23 @@ class Launch:
         finally:
             end_children(now() + KILL_TIMEOUT)  # Those that the daemon has started by then.
             self._report_not_started()
+
+    def _become_user(self) -> None:
+        ids = self._prepared.ids
+        if ids is None:
+            return
+        # What os.execvpe and the report of its failure import: the user may not be able to read Python.
+        import warnings  # noqa: F401
+
+        import kolla_mesos_start.files.permissions  # noqa: F401
+
+        try:
+            os.setgroups(ids.groups)
+            os.setgid(ids.gid)
+            os.setuid(ids.uid)
+        except OSError as error:
+            reason = f"it can't become uid {ids.uid}, gid {ids.gid}: {error.strerror}"
+            raise CannotExecute(reason, command=self._path) from error
 
     def _prepare(self) -> tuple[socket.socket, Mapping[str, str]]:
         """Find all errors before anything is started. Returns the notify socket and the environment."""
@@ -146,6 +168,15 @@ class Launch:
         )
         return notify, {**self._prepared.environ, "NOTIFY_SOCKET": path}
 
+    def _of_manager(self) -> dict[str, str]:
+        """What an outer manager passes to the daemon only: sockets, and the watchdog. See `guard.become`."""
+        own = {None, str(os.getpid()), str(os.getppid())}  # dumb-init is the parent.
+        names = [name for name in OF_MANAGER if name in os.environ and name != "NOTIFY_SOCKET"]
+        foreign = [name[:6] for name in names if name.endswith("_PID") and os.environ[name] not in own]
+        if not re.fullmatch("[0-9]{1,3}", os.environ.get("LISTEN_FDS", "")):
+            foreign.append("LISTEN")
+        return {name: os.environ[name] for name in names if name[:6] not in foreign}
+
     def _report_started(self) -> None:
         self._report.write("starting", f"{self._path} is started, not ready yet", self._path)
 
@@ -161,8 +192,8 @@ class Launch:
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(signum, signal.SIG_DFL)
         # The kernel drops signals for which process 1 has no handler.
-        for signum in signal.sigpending() & set(STOP_SIGNALS):
-            raise Stopped(signum, signal.Signals(signum).name)
+        for signum in signal.sigpending() & {*STOP_SIGNALS, self._settings.stop_signal}:
+            raise Stopped(signum, signal_name(signum))
 
     def _handoff(self, environ: Mapping[str, str], notify_fd: int, daemon: int, pidfd: int) -> Handoff:
         settings, session = self._settings, self._client.session
@@ -203,6 +234,9 @@ class Launch:
             stopping=self._stopping(),
             environ=dict(os.environ) if self._membership and settings.supervise else None,
             logs=settings.logs,
+            stop_signal=settings.stop_signal,
+            of_manager=self._of_manager(),
+            manager=os.environ.get("NOTIFY_SOCKET", ""),
         )
 
     def _stopping(self) -> Stopping | None:
@@ -250,5 +284,7 @@ class Launch:
             from kolla_mesos_start.files.permissions import MISSING, execution
 
             kind = NotFound if error.errno in MISSING else CannotExecute
-            why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
+            why = f"it can't be started: {error.strerror}"
+            if error.strerror == os.strerror(error.errno or 0):
+                why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
             raise kind(why, command=self._path) from error

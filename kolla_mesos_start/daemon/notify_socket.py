@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 DATAGRAM, DATAGRAMS = 4096, 64  # bytes; and how many are read before other events
+TIMED = (b"EXTEND_TIMEOUT_USEC=", b"WATCHDOG")
 UCRED = struct.Struct("3I")  # pid, uid, gid
 UNMAPPED = 65534  # replaces user ids that our user namespace does not have; also `nobody`
 MOST_ANCESTORS = 32  # are checked: a foreign process can have any number
@@ -73,6 +74,37 @@ class NotifySocket:
         """Remove it."""
         with contextlib.suppress(OSError), self._socket:
             os.unlink(self._socket.getsockname())
+
+
+class Manager:
+    """The notify socket of an outer service manager, which learns when the daemon becomes ready and stops."""
+
+    def __init__(self, address: str) -> None:
+        """`address` is its NOTIFY_SOCKET, or empty."""
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._said: list[bytes] = []
+
+    def pass_on(self, message: bytes) -> None:
+        """Pass on the lines that the manager measures time by."""
+        lines = [line for line in message.split(b"\n") if line.startswith(TIMED)]
+        if lines:
+            self._send(b"\n".join(lines))
+
+    def show(self, ready: bool, stopping: bool) -> None:
+        """Send READY=1 or STOPPING=1, once each."""
+        for said, message in ((ready, b"READY=1"), (stopping, b"STOPPING=1")):
+            if said and message not in self._said:
+                self._said.append(message)
+                self._send(message)
+
+    def _send(self, message: bytes) -> None:
+        if self._address:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                    manager.setblocking(False)
+                    manager.sendto(message, self._address)
+            except OSError as error:
+                log.warning("%s can't be sent to the NOTIFY_SOCKET of the container: %s", message, error)
 
 
 class Senders:

@@ -13,6 +13,7 @@ import signal
 
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import is_stopped, pidfd_open
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.zookeeper.connect import Task
@@ -177,7 +178,7 @@ class CommandCheck:
 
             return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
         try:
-            pidfd = os.pidfd_open(child.pid)
+            pidfd = pidfd_open(child.pid)
             try:
                 yield pidfd, select.POLLIN
             finally:
@@ -212,16 +213,18 @@ def _name(check: Check) -> str:
 class Readiness:
     """Whether the daemon is ready; a source of the loop.
 
-    `start` is when the daemon was started (`loop.now`).
+    `start` is when the process `daemon` was started (`loop.now`). `announced_stop`: it has sent STOPPING=1.
     """
 
-    def __init__(self, check: Check, probe: Probe | None, start: float) -> None:
-        self.ready = False
+    def __init__(self, check: Check, probe: Probe | None, start: float, daemon: int = 0) -> None:
+        self.ready = self._would_be = self._is_stopped = False
+        self._daemon = daemon
         self._failure = ""
         self._check, self._probe, self._start = check, probe, start
         self._name = _name(check)  # Now: later no descriptor may be free for its import.
         self._notified, self._results = Notified(), Results()
         self._stopped = False  # by `stop`, not on its own
+        self.announced_stop = False  # on its own
         self._task: Task | None = None
         self._next = start
         self._age_reached = False
@@ -264,6 +267,8 @@ class Readiness:
         """Why the daemon is not ready; empty while it is ready."""
         if self.ready:
             return ""
+        if self._is_stopped:
+            return "the daemon is stopped (SIGSTOP, or a terminal that it does not have): send it SIGCONT"
         if self._notified.stopping:
             return "it is being stopped" if self.stopped else "the daemon has announced that it is stopping"
         age = "" if self._probe else f"the daemon has run for less than {_age(self._check):g} s"
@@ -272,7 +277,7 @@ class Readiness:
     @property
     def code(self) -> str:
         """`report.CHECK` if `reason` is that its check fails."""
-        return CHECK if self._failing and not (self.ready or self._notified.stopping) else ""
+        return CHECK if self._failing and not (self._would_be or self._notified.stopping) else ""
 
     @property
     def _failing(self) -> str:
@@ -285,11 +290,14 @@ class Readiness:
     def notify(self, datagram: bytes) -> None:
         """Process what the daemon has sent to its notify socket."""
         self._notified = notified_by(self._notified, datagram)
+        lines = datagram.split(b"\n")
+        if {b"READY=1", b"STOPPING=1"}.intersection(lines):
+            self.announced_stop = b"STOPPING=1" in lines
 
     def stop(self) -> None:
         """Mark the daemon as not ready, because it will be stopped, until it sends READY=1 again."""
         self._notified = notified_by(self._notified, b"STOPPING=1")
-        self.ready, self._stopped = False, True
+        self.ready, self._would_be, self._stopped = False, False, True
 
     def close(self) -> None:
         """End a running check: its command must not outlive the daemon."""
@@ -303,7 +311,9 @@ class Readiness:
             self._check_on(self._probe, ready)
         else:
             self._age_reached = age >= _age(self._check)
-        self.ready = is_ready(self._check, self._notified, self._results, age, self.ready)
+        self._would_be = is_ready(self._check, self._notified, self._results, age, self._would_be)
+        self._is_stopped = self._would_be and self._daemon > 0 and is_stopped(self._daemon)
+        self.ready = self._would_be and not self._is_stopped
 
     def _check_on(self, probe: Probe, ready: bool) -> None:
         if self._task is None:

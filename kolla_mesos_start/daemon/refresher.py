@@ -11,16 +11,15 @@ import marshal
 import math
 import os
 import signal
-import sys
 from functools import partial
 
-from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, import_paths
+from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
 from kolla_mesos_start.daemon.request_socket import RequestSocket
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import fork
+from kolla_mesos_start.processes import fork, memfd, pidfd_open
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
@@ -76,7 +75,7 @@ NAME = "kolla_mesos_start refresh"
 IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
 
 BOOT = (
-    "import sys; sys.path += sys.argv[4:]; "
+    "import sys; sys.path[:] = sys.argv[4:]; "
     "from kolla_mesos_start.agent import refresh; refresh(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
@@ -96,12 +95,12 @@ class RefreshProcess:
         fds: list[int] = []
         try:
             for name in ("order", "report"):
-                fds.append(os.memfd_create(name))
+                fds.append(memfd(name))
             ordered, report = fds
             os.write(ordered, marshal.dumps(order))
             os.lseek(ordered, 0, os.SEEK_SET)
             self.pid = _spawn(self._environ, fds)
-            pidfd = os.pidfd_open(self.pid)
+            pidfd = pidfd_open(self.pid)
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -410,7 +409,7 @@ def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> f
 
 def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
     """Start the agent that renders, with the container's environment. Its output goes to the log."""
-    argv = [sys.executable, "-c", BOOT, *map(str, fds), NAME, *import_paths()]
+    argv = python(BOOT, *map(str, fds), NAME)
 
     def execute() -> None:
         os.setsid()

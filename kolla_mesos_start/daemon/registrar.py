@@ -13,7 +13,7 @@ import signal
 import time
 
 from kolla_mesos_start.daemon.handoff import Refreshing, Stopping
-from kolla_mesos_start.daemon.notify_socket import NotifySocket, Senders
+from kolla_mesos_start.daemon.notify_socket import Manager, NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
 from kolla_mesos_start.errors import CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
@@ -70,18 +70,18 @@ class Registrar:
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._rules = _check(handoff), Check(*handoff.check)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
-        self.readiness = Readiness(self._rules, self._check, self._started)
+        self.readiness = Readiness(self._rules, self._check, self._started, handoff.daemon)
         state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
         report = Report(state_file, handoff.command)
         report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
         self.reporter = StatusReporter(report, handoff.command, self._started)
         self.ended = False
         self._participant = self._take_part(handoff) if handoff.election else None
-        self._senders = _senders(handoff)
+        self._senders, self._manager = _senders(handoff), Manager(handoff.manager)
         self._notify_socket = NotifySocket(handoff.notify_fd, self._senders)
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
             self.loop.add(source)
-        self._pidfd = handoff.pidfd
+        self._pidfd, self._stop_signal = handoff.pidfd, handoff.stop_signal
         self.loop.listen(handoff.pidfd, self._note_end)
         self.loop.listen(self._notify_socket.fd, self._listen)
         self._refresher = self._follow(handoff) if handoff.refreshing else None
@@ -106,6 +106,8 @@ class Registrar:
         if not self.ended:
             admitted = self._participant is None or self._participant.admitted
             draining = self.drain.reason if self.drain else ""
+            stopping = self._stopping or self.readiness.announced_stop
+            self._manager.show(self.readiness.ready and admitted, stopping)
             # The report comes first: `wait` must know what a ready instance runs.
             recorded = not self.readiness.ready or self.reporter.report.show_now()
             self.presence.show(self.readiness.ready and admitted and not draining, recorded=recorded)
@@ -203,7 +205,7 @@ class Registrar:
     def _end(self, kill: bool) -> None:
         """End the daemon: its parent, or the container, ends its other processes."""
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else signal.SIGTERM)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else self._stop_signal)
 
     # -- refreshes ------------------------------------------------------------------------------
 
@@ -248,8 +250,12 @@ class Registrar:
         return drain
 
     def _terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        try:
+            signal.pidfd_send_signal(self._pidfd, self._stop_signal)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            log.warning("the daemon can't be sent its stop signal: %s", error.strerror)
 
     # -- for the refresher ----------------------------------------------------------------------
 
@@ -289,7 +295,7 @@ class Registrar:
         self.ended = self._stopping = False
         self._started, self._pidfd = now(), pidfd
         self.loop.remove(self.readiness)
-        self.readiness = Readiness(self._rules, self._check, self._started)
+        self.readiness = Readiness(self._rules, self._check, self._started, daemon)
         self.readiness.confirm(self._started)
         self.reporter.restart(self._started)
         self.loop.add(self.readiness)
@@ -305,6 +311,7 @@ class Registrar:
     def _listen(self) -> None:
         for message in self._notify_socket.messages():
             self.readiness.notify(message)
+            self._manager.pass_on(message)
 
 
 class StatusReporter:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOCKET = "stop"  # in the run directory
-STOP = b"T"  # the request, after the answer, to send SIGTERM to the daemon
-ENDED = b"E"  # the answer to it, once the daemon has ended
+# The requests, sent at once: without this client, the registrar does the rest.
+DRAIN, STOP = b"D", b"T"  # with STOP, it sends the daemon its stop signal after the answer
+ENDED = b"E"  # the second answer to STOP, once the daemon has ended
 NOTHING = (
     "nothing to drain: {path} can't be connected to ({why}). Either the daemon is not started yet, or its"
     " definition has neither drain nor before_stop: then stop the container"
@@ -36,11 +37,14 @@ def stop(environ: Mapping[str, str], *, with_term: bool) -> int:
         print(error.text)
         return 0 if error.is_absent and not with_term else 1
     with connection:
-        return _drain_and_stop(connection, with_term)
+        signame = environ.get("KOLLA_STOP_SIGNAL") or "SIGTERM"
+        return _drain_and_stop(connection, with_term, signame)
 
 
-def _drain_and_stop(connection: socket.socket, with_term: bool) -> int:
+def _drain_and_stop(connection: socket.socket, with_term: bool, signame: str) -> int:
     answer = b""
+    with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
+        connection.sendall(STOP if with_term else DRAIN)
     while b"\n" not in answer:
         part = _received(connection)
         if not part:
@@ -54,11 +58,9 @@ def _drain_and_stop(connection: socket.socket, with_term: bool) -> int:
         return int(status)
     connection.settimeout(float(grace) + MARGIN)
     try:
-        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
-            connection.sendall(STOP)
         has_ended = (confirmation or _received(connection)) == ENDED
     except socket.timeout:
-        print(f"{text}; the daemon has not ended {float(grace):g} s after SIGTERM")
+        print(f"{text}; the daemon has not ended {float(grace):g} s after {signame}")
         return 1
     print(f"{text}; {'the daemon has ended' if has_ended else UNKNOWN}")
     return int(status) if has_ended else 1

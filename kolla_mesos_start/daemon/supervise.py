@@ -12,15 +12,15 @@ import errno
 import math
 import os
 import signal
-import sys
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.commands.guard import LEFTOVER_GRACE, descendants, try_call
-from kolla_mesos_start.daemon.handoff import import_paths
+from kolla_mesos_start.daemon.handoff import python
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.processes import is_stopped, pidfd_open, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
 NEVER = 1e18  # an instant; unlike infinity it means that a signal waits to be forwarded
 # A new agent in this process; the import paths are arguments.
 AGENT = (
-    "import sys; sys.path += sys.argv[1:]; sys.argv[1:] = []; "
+    "import sys; sys.path[:] = sys.argv[1:]; sys.argv[1:] = []; "
     "from kolla_mesos_start.__main__ import main; main()"
 )
 KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
@@ -61,7 +61,7 @@ class Supervisor:
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._handoff = handoff
         self._registrar.on_restart = self._restart
-        self._registrar.on_terminate = lambda: self._pass_on(signal.SIGTERM)
+        self._registrar.on_terminate = lambda: self._pass_on(handoff.stop_signal)
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
         self._pass_term_at = math.inf  # When the signal is forwarded at the latest.
@@ -77,7 +77,7 @@ class Supervisor:
         self._loop.wait(self._step)
         assert self._daemon.status is not None
         signum = os.WTERMSIG(self._daemon.status)
-        if signum not in (0, signal.SIGTERM, signal.SIGINT):
+        if signum not in (0, signal.SIGTERM, signal.SIGINT, self._stopped_by):
             log.warning("the daemon was killed by signal %d", signum)
         failure = self._failure
         status = failure.status if failure else _exit_status(self._daemon.status)
@@ -90,14 +90,17 @@ class Supervisor:
         self._registrar.step()
         if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
             self._pass_term_at = math.inf
-            self._daemon.terminate(self._stopped_by or signal.SIGTERM)
+            # If its launcher has signalled all processes, it must not get the signal twice.
+            knows = self._registrar.readiness.announced_stop
+            self._daemon.terminate(self._stopped_by or self._handoff.stop_signal, send=not knows)
         self._daemon.reap(self._registrar.children)
         if self._daemon.status is not None and self._restarting:
             self._start_again()
         return self._daemon.status is not None
 
     def _pass_on(self, signum: int) -> None:
-        if signum == signal.SIGTERM or (signum == signal.SIGINT and self._registrar.drain):
+        stops = signum in (signal.SIGTERM, self._handoff.stop_signal)
+        if stops or (signum == signal.SIGINT and self._registrar.drain):
             if self._stopped_by and self._registrar.drain:
                 self._registrar.drain.cut_short()
             self._stopped_by = signum
@@ -131,8 +134,9 @@ class Supervisor:
         try:
             if handoff.environ is not None:
                 self._become_agent(handoff.environ)
-            pid = guard.start(handoff.argv, handoff.check_env, handoff.check_ids)
-            pidfd = os.pidfd_open(pid)
+            environ = {**handoff.check_env, **handoff.of_manager}
+            pid = guard.start(handoff.argv, environ, handoff.check_ids, is_daemon=True)
+            pidfd = pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
             self._failure = kind(f"it can't be started again, with its new files: {error.strerror}")
@@ -149,15 +153,18 @@ class Supervisor:
         log.info("the daemon has ended: its restart passes through the election")
         self._registrar.leave(LEAVE_TIMEOUT)
         # A later signal stays pending for the agent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        stops = {signal.SIGTERM, signal.SIGINT, self._handoff.stop_signal}
+        signal.pthread_sigmask(signal.SIG_BLOCK, stops)
         self._loop.wait(lambda: True)
         if self._stopped_by:
             os._exit(_exit_status(self._daemon.status or 0))
         os.dup2(2, 1)  # The output of commands and daemon; ours is closed.
-        for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
+        last = 2 + int(self._handoff.of_manager.get("LISTEN_FDS", 0))
+        for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > last]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
                 os.set_inheritable(fd, False)
-        os.execve(sys.executable, [sys.executable, "-c", AGENT, *import_paths()], dict(environ))
+        argv = python(AGENT)
+        os.execve(argv[0], argv, dict(environ))
 
     def _is_withdrawn(self) -> bool:
         if self._registrar.drain:
@@ -187,16 +194,21 @@ class Daemon:
         self.deadline = math.inf
         self._pid = pid
         self._stop_grace = stop_grace
+        self._ended_by: int = signal.SIGTERM
 
     def signal(self, signum: int) -> None:
         """Signal only the daemon, as if it were process 1 itself."""
         if self.status is None:
             try_call(os.kill, self._pid, signum)
 
-    def terminate(self, signum: int) -> None:
+    def terminate(self, signum: int, *, send: bool = True) -> None:
         """Send a signal, and KILL after `stop_grace`, to the daemon, or to the processes it left behind."""
+        self._ended_by = signum
         if self.status is None:
-            self.signal(signum)
+            if send:
+                self.signal(signum)
+            if is_stopped(self._pid):
+                self.signal(signal.SIGCONT)  # A stopped process does not act on the other.
         else:
             _signal_all(signum)
         self.deadline = min(self.deadline, now() + self._stop_grace)
@@ -205,7 +217,8 @@ class Daemon:
         """Kill at the deadline."""
         if now() >= self.deadline:
             if self.status is None:
-                log.warning("the daemon has not ended %g s after SIGTERM: killing it", self._stop_grace)
+                said = "the daemon has not ended %g s after %s: killing it"
+                log.warning(said, self._stop_grace, signal_name(self._ended_by))
             _signal_all(signal.SIGKILL)
             self.deadline = now() + KILLED_AGAIN_AFTER
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import psutil
 import pytest
@@ -27,7 +27,7 @@ from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.host.accounts import Ids
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import reap
-from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, lives, state
+from tests.guarded import HANDSHAKE_TIMEOUT, PATH, PATIENT_BOOT, SLEEP, TREES, lives, state
 from tests.waiting import eventually
 
 PR_GET_CHILD_SUBREAPER = 37
@@ -110,7 +110,8 @@ def loop() -> Loop:
 def guard(loop: Loop) -> Iterator[Guard]:
     """A guard of this process. After the test the process has no new children and is no subreaper."""
     before = psutil.Process().children()
-    guard = Guard(loop, "shop/api")
+    with patch.object(guard_client, "BOOT", PATIENT_BOOT):
+        guard = Guard(loop, "shop/api")
     yield guard
     guard.close()
     assert set(psutil.Process().children()) <= set(before)

@@ -574,3 +574,24 @@ def test_a_restarted_daemon_has_its_output_and_no_other_descriptors(
     eventually(lambda: "started again" in web.said, "it is started again")
     eventually(lambda: web.said.splitlines().count("begun") == 2, "it prints the same again")
     eventually(lambda: web.said.splitlines().count("0 1 2 3") == 2, "it has the same descriptors")
+
+
+@pytest.mark.parametrize("environ", [{}, SUPERVISE], ids=["exec", "supervise"])
+def test_a_stop_goes_on_without_its_client(edge: Edge, environ: dict[str, str]) -> None:
+    """The client is killed while the daemon drains: it would stay alive, and withdrawn for ever."""
+    web, _ = edge.start_web(environ=environ, drain=LONG), edge.start_front()
+    with edge.held():
+        client = stopping(web)
+        edge.drains()
+        client.kill()
+        client.communicate()
+    assert web.ends() == 7
+    assert heard(web) == ["SIGTERM"]
+
+
+def test_a_client_that_is_killed_before_it_has_asked_changes_nothing(edge: Edge) -> None:
+    web = edge.start_web(environ={}, before_stop="true")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"{web.environ['KOLLA_RUN_DIR']}/stop")
+    assert ended(stopping(web)) == (0, "drained; the daemon has ended")
+    assert web.said.count("running before_stop") == 1

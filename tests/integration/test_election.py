@@ -728,13 +728,15 @@ def test_a_refresh_never_sees_the_first(cluster: Cluster) -> None:
 
 
 def test_a_supervised_restart_passes_through_the_election(cluster: Cluster) -> None:
-    """Like any start: the instance may have to join by then."""
+    """Like any start, it may have to join by then. It imports no module that the daemon has planted."""
     variable(cluster, "one")
     cluster.data.mkdir()
     cluster.publish(members=1, daemon=with_file(cluster, restart=True))
     cluster.put(a="g:5")
     cluster.start("a", KOLLA_START_MODE="supervise")
     cluster.forms(1, "a")
+    for name in ("jinja2", "kazoo", "kolla_mesos_start", "signal"):
+        (cluster.agents["a"].directory / f"{name}.py").write_text("raise SystemExit(3)")
     variable(cluster, "two")
     cluster.forms(2, "a")
     assert cluster.history("a") == ["first first 1 g 5", "first first 2 g 6"]

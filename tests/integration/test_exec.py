@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -37,6 +38,13 @@ from tests.zookeeper import Server
 SLEEPS = ["sleep", "1000"]  # the words of the default daemon
 HELD = (sys.executable, str(Path(__file__).with_name("held_agent.py")))
 PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+REFUSED_CALLS = (sys.executable, str(Path(unprivileged.__file__).with_name("refused_calls.py")))
+UNREADABLE_PYTHON = (
+    "unshare",
+    "--mount",
+    sys.executable,
+    f"{Path(unprivileged.__file__).parent}/unreadable_python.py",
+)
 TERMINATED = 128 + signal.SIGTERM
 
 # A launcher that leaves signals as a daemon must not inherit them.
@@ -570,3 +578,107 @@ def test_a_second_agent_in_one_run_directory_is_refused(
     for service, first in zip(services, firsts):
         Site(deployment, zk, service).await_instances(1)
         assert first.health("--ready").returncode == 0
+
+
+# -- what the container refuses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create"])
+def test_a_system_call_that_is_refused_is_named(
+    deployment: Deployment, containers: Containers, call: str, mode: str
+) -> None:
+    publish_daemon(deployment)
+    agent = containers.start(SERVICE, under=(*REFUSED_CALLS, call), KOLLA_START_MODE=mode)
+    assert agent.ends() == 126
+    reason = agent.ending["reason"]
+    assert f"the system call {call} is refused (Operation not permitted)" in reason
+    assert "seccomp profile" in reason
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_the_user_of_a_daemon_need_not_read_python(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """Nor need that of a command, of its checks, and of `before_stop`."""
+    commands = {"first": {"command": "id -u", "user": "65534"}}
+    ready = {"command": "true"}
+    publish_daemon(deployment, ready=ready, commands=commands, user="65534", before_stop="true")
+    agent = containers.start(SERVICE, under=UNREADABLE_PYTHON, KOLLA_START_MODE=mode)
+    eventually(site.instances, "it is ready", seconds=40)
+    stopped = agent.stop()
+    assert (stopped.returncode, stopped.stdout) == (0, "drained; the daemon has ended\n")
+    assert "before_stop has succeeded" in agent.said
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_a_missing_program_is_named_although_its_user_cannot_read_python(
+    deployment: Deployment, containers: Containers, mode: str
+) -> None:
+    publish_daemon(deployment, ["/no/such-program"], user="65534")
+    agent = containers.start(SERVICE, under=UNREADABLE_PYTHON, KOLLA_START_MODE=mode)
+    assert agent.ends() == 127
+    assert "program '/no/such-program' was not found" in agent.ending["reason"]
+
+
+# -- an outer service manager ----------------------------------------------------------------------------
+
+# As systemd starts a service with a socket; it passes the process id of the shell, which execs.
+MANAGED = ("sh", "-c", 'exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 WATCHDOG_PID=$$ exec "$@"', "sh")
+SERVES = """
+import os, signal, socket
+def stops(number, frame):
+    say("STOPPING=1\\nMAINPID=1")
+    with open("heard", "a") as file:
+        file.write("TERM")
+def say(text):
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
+signal.signal(15, stops)
+is_own = all(os.environ[name] == str(os.getpid()) for name in ("LISTEN_PID", "WATCHDOG_PID"))
+target = os.readlink("/proc/self/fd/3")
+with open("served", "w") as file:
+    file.write(f"{is_own} {os.environ['LISTEN_FDS']} {target} {os.environ['WATCHDOG_USEC']}")
+say("WATCHDOG=1\\nSTATUS=secret")
+say("READY=1")
+while True:
+    signal.pause()
+"""
+OF_MANAGER = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "WATCHDOG_PID", "WATCHDOG_USEC")
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_an_outer_service_manager_sees_the_daemon(
+    deployment: Deployment, containers: Containers, site: Site, tmp_path: Path, mode: str
+) -> None:
+    """Its sockets reach the daemon, and READY and STOPPING reach it; commands see nothing of it."""
+    commands = {"first": {"command": f"env | grep -E '{'|'.join(OF_MANAGER)}' || :", "succeeds": [0]}}
+    daemon = [sys.executable, "-I", "-S", "-c", SERVES]
+    publish_daemon(deployment, daemon, {"notify": True}, commands=commands)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "manager"))
+        manager.settimeout(30)
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "manager"), "WATCHDOG_USEC": "5", "KOLLA_START_MODE": mode}
+        agent = containers.start(SERVICE, under=MANAGED, **environ)
+        assert [manager.recv(4096), manager.recv(4096)] == [b"WATCHDOG=1", b"READY=1"]
+        assert (agent.directory / "served").read_text() == "True 1 /dev/null 5"
+        assert not any(name in agent.said for name in OF_MANAGER)
+        os.kill(next(pid for pid in agent.processes if SERVES in words_of(pid, "cmdline")), signal.SIGTERM)
+        assert manager.recv(4096) == b"STOPPING=1"
+        eventually(lambda: not site.instances(), "it is withdrawn")
+
+
+def test_a_daemon_that_stops_on_its_own_is_killed_after_stop_grace(
+    deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """The launcher has signalled all processes: the daemon does not get the signal twice."""
+    source = SERVES.replace("is_own = ", "is_own = True or ").replace("/proc/self/fd/3", "/proc/self/exe")
+    source = source.replace("os.environ['LISTEN_FDS']", "0").replace("os.environ['WATCHDOG_USEC']", "0")
+    daemon = [sys.executable, "-I", "-S", "-c", source]
+    publish_daemon(deployment, daemon, {"notify": True}, stop_grace=1)
+    agent = containers.start(SERVICE, KOLLA_START_MODE="supervise")
+    eventually(site.instances, "it is ready", seconds=30)
+    os.kill(next(pid for pid in agent.processes if source in words_of(pid, "cmdline")), signal.SIGTERM)
+    eventually(lambda: not site.instances(), "it is withdrawn", seconds=30)
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 128 + signal.SIGKILL
+    assert (agent.directory / "heard").read_text() == "TERM"

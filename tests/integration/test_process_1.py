@@ -60,10 +60,10 @@ def mode(request: pytest.FixtureRequest) -> str:
 def start(deployment: Deployment, containers: Containers, mode: str, request: pytest.FixtureRequest) -> Start:
     """Starts a container in a pid namespace of its own."""
 
-    def start(commands: dict[str, Any] | None = None, daemon: Sequence[str] = ()) -> Agent:
+    def start(commands: dict[str, Any] | None = None, daemon: Sequence[str] = (), **environ: str) -> Agent:
         service = {"service": {"daemon": {"command": daemon, "ready": {"alive": 0}}}} if daemon else {}
         publish(deployment, "web", {"commands": commands or {}, **service})
-        return containers.start("web", under=LAUNCHERS[request.param], KOLLA_START_MODE=mode)
+        return containers.start("web", under=LAUNCHERS[request.param], KOLLA_START_MODE=mode, **environ)
 
     return start
 
@@ -72,10 +72,10 @@ def python(source: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", source]
 
 
-def stop(agent: Agent) -> None:
-    """SIGTERM to the container's process 1, as the runtime sends it."""
+def stop(agent: Agent, signum: int = signal.SIGTERM) -> None:
+    """A signal to the container's process 1, as the runtime sends it."""
     (first,) = psutil.Process(agent.pid).children()
-    first.send_signal(signal.SIGTERM)
+    first.send_signal(signum)
 
 
 def runs(agent: Agent) -> None:
@@ -96,6 +96,25 @@ def test_a_stop_ends_a_container_that_waits(start: Start) -> None:
     agent.says("waits for db/sync")
     stop(agent)
     assert agent.ends() == TERMINATED
+
+
+@pytest.mark.parametrize("name", ["QUIT", "WINCH", "USR1", "RTMIN+3"])
+def test_the_stop_signal_of_an_image_ends_a_container_that_waits(start: Start, name: str) -> None:
+    """QUIT does so without the setting."""
+    environ = {} if name == "QUIT" else {"KOLLA_STOP_SIGNAL": name}
+    agent = start({"go": {"command": "true", "dependencies": ["db/sync"]}}, **environ)
+    agent.says("waits for db/sync")
+    signum = signal.SIGRTMIN + 3 if name == "RTMIN+3" else signal.Signals[f"SIG{name}"]
+    stop(agent, signum)
+    assert agent.ends() == 128 + signum
+
+
+def test_the_stop_signal_of_an_image_is_passed_to_the_running_command(start: Start) -> None:
+    agent = start({"go": {"command": python(OBEYS.replace("15", "10"))}}, KOLLA_STOP_SIGNAL="USR1")
+    runs(agent)
+    stop(agent, signal.SIGUSR1)
+    assert agent.ends() == 128 + signal.SIGUSR1
+    assert "web/go: exit status 7" in agent.said
 
 
 def test_a_stop_is_passed_to_the_running_command(start: Start) -> None:

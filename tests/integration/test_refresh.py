@@ -223,6 +223,27 @@ def test_instances_that_a_template_lists_are_watched(
     eventually(lambda: heard(agent)[3:] == ["SIGHUP api3 "], "another one")
 
 
+ISOLATED = ("sh", "-c", 'exec "$1" -I "$2"', "sh")  # starts the agent
+PLANTED = "import os; os.close(os.open({!r}, os.O_CREAT)); raise SystemExit(3)"
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_modules_planted_beside_the_daemon_are_not_imported(web: Web, tmp_path: Path, mode: str) -> None:
+    """Neither from its working directory, nor from a PYTHONPATH for the daemon."""
+    web.set(greeting="hello")
+    web.publish("{{ greeting }}", {"check": "test -s {}"})
+    found = tmp_path / "found"
+    for directory in (web.directory(), tmp_path / "library"):
+        directory.mkdir(parents=True)
+        for name in ("jinja2", "json", "kazoo", "kolla_mesos_start", "psutil", "random", "signal"):
+            (directory / f"{name}.py").write_text(PLANTED.format(str(found)))
+    path = f"{tmp_path / 'library'}:"
+    agent = web.start(under=ISOLATED, KOLLA_START_MODE=mode, PYTHONPATH=path)
+    web.set(greeting="hallo")
+    eventually(lambda: heard(agent) == ["SIGHUP hallo"], "it is notified")
+    assert not found.exists()
+
+
 # -- how the daemon is notified ----------------------------------------------------------------------
 
 

@@ -93,6 +93,59 @@ def _family(agent: Agent) -> list[psutil.Process]:
     return [launched, *launched.children(recursive=True)]
 
 
+# -- its terminal -------------------------------------------------------------------------------------
+
+# Starts the agent in its own session with a terminal, like `docker run -it`; the input is the file `typed`.
+TERMINAL = """
+import os, pty, select, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+typed = os.open("typed", os.O_RDWR)
+while True:
+    for fd in select.select([terminal, typed], [], [])[0]:
+        try:
+            os.write(1 if fd == terminal else terminal, os.read(fd, 1024))
+        except OSError:
+            sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_the_daemon_gets_the_terminal(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """It may read and change it, and gets Ctrl-C; it was a background job, stopped by its first read."""
+    shell = ["sh", "-c", "stty -echo; while read line; do echo got $line; done"]
+    publish_daemon(deployment, shell, {"alive": 0})
+    typed = containers.directory / "0-web1" / "typed"
+    typed.parent.mkdir(parents=True)
+    os.mkfifo(typed)
+    agent = containers.start(SERVICE, under=python(TERMINAL), **SUPERVISE)
+    eventually(site.instances, "it is ready", seconds=30)
+    with typed.open("w") as terminal:
+        terminal.write("hello\n")
+        terminal.flush()
+        agent.says("got hello", seconds=30)
+        terminal.write("\x03")
+    assert agent.ends(30) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_a_stopped_daemon_is_not_ready(start: Callable[..., Agent], site: Site, mode: str) -> None:
+    agent = start(["sleep", "1000"], environ={"KOLLA_START_MODE": mode})
+    (pid,) = (pid for pid, name in agent.processes.items() if name == "sleep")
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: not site.instances(), "it is withdrawn", seconds=30)
+    assert "the daemon is stopped" in agent.state
+    os.kill(pid, signal.SIGCONT)
+    eventually(site.instances, "it is ready again", seconds=30)
+
+
+def test_a_stopped_daemon_is_continued_to_be_ended(start: Callable[..., Agent]) -> None:
+    agent = start(["sleep", "1000"], stop_grace=600)
+    daemon(agent).send_signal(signal.SIGSTOP)
+    agent.signal(signal.SIGTERM)
+    assert agent.ends(30) == 128 + signal.SIGTERM
+
+
 # -- the daemon ---------------------------------------------------------------------------------------
 
 
@@ -143,6 +196,20 @@ def test_readiness_is_withdrawn_before_sigterm(
     assert agent.running
     eventually(lambda: "no longer ready: it is being stopped" in agent.said, "the log says so")
     assert "WARNING" not in agent.said, "nothing asks for action"
+
+
+def test_the_stop_signal_of_an_image_stops_the_daemon(start: Callable[..., Agent], site: Site) -> None:
+    """It begins the whole stop, with withdrawal and `before_stop`, and reaches the daemon once."""
+    quits = LISTENER.replace("signal.SIGTERM", "signal.SIGQUIT")
+    stops = {"before_stop": "cp heard before || :", "stop_grace": 30}
+    agent = start(python(quits), environ={"KOLLA_STOP_SIGNAL": "QUIT"}, **stops)
+    listens(agent)
+    agent.signal(signal.SIGQUIT)
+    assert agent.ends() == 7
+    assert (agent.directory / "heard").read_text() == "SIGQUIT\n"
+    assert "before_stop has succeeded" in agent.said
+    assert not (agent.directory / "before").exists()
+    assert not site.instances()
 
 
 def test_a_stop_does_not_wait_for_zookeeper(start: Callable[..., Agent], link: Link) -> None:
