@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment import directory, formats
 from kolla_mesos_start.operator.kolla_ansible.containers import CONFIG_FILES
 from kolla_mesos_start.operator.kolla_ansible.environment import Environment
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import flattened
+from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 
 # genconfig asks a live cloud for its hypervisors.
@@ -115,11 +115,12 @@ def _rendered(root: Path, passwords: Path) -> Iterator[tuple[tuple[str, str], by
 
 
 def _content(sandbox: Sandbox, data: bytes, entry: Mapping[str, Any], known: Mapping[str, str]) -> bytes:
-    """As an agent would write it: a text without tags is not rendered."""
+    """As an agent would write it."""
     assert str(entry["dest"]).startswith(CONFIG_FILES)
-    if entry.get("template") is False or not any(tag in data for tag in (b"{{", b"{%", b"{#")):
+    text = file_text(str(entry["dest"]), data, entry.get("template", True))
+    if text is None:
         return data
-    made = sandbox.render(Text("file", data.decode()), known)
+    made = sandbox.render(text, known)
     assert not made.missing, made.missing
     return made.text.encode()
 
