@@ -39,10 +39,10 @@ def genconfig(
     for path in (cache, plugins, out / "home" / "tmp"):
         path.mkdir(parents=True, exist_ok=True)
     (plugins / "kolla_toolbox.py").write_text(NO_HYPERVISORS)
-    for host, each in facts.items():
+    for each in facts.values():
         payload = json.dumps({f"ansible_{name}": value for name, value in each.values.items()})
-        (cache / f"s1_{host}").write_text(json.dumps({"__payload__": payload}))
-        (cache / host).write_text(payload)  # for ansible-core before 2.19
+        (cache / f"s1_{each.host}").write_text(json.dumps({"__payload__": payload}))
+        (cache / each.host).write_text(payload)  # for ansible-core before 2.19
     written = out / "hosts"
     where = {"node_config_directory": f"{written}/{{{{ inventory_hostname }}}}/etc/kolla"}
     program = environment.program
@@ -75,10 +75,11 @@ def genconfig(
     return written
 
 
-def files(written: Path) -> Mapping[tuple[str, str], bytes]:
+def files(written: Path, facts: Mapping[str, HostFacts]) -> Mapping[tuple[str, str], bytes]:
     """The files of genconfig by host and path below the config directory."""
+    names = {each.host: name for name, each in facts.items()}
     return {
-        (host.name, path.relative_to(host / "etc" / "kolla").as_posix()): path.read_bytes()
+        (names[host.name], path.relative_to(host / "etc" / "kolla").as_posix()): path.read_bytes()
         for host in sorted(written.iterdir())
         for path in sorted(host.rglob("*"))
         if path.is_file()
