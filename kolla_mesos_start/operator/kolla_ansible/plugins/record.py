@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
@@ -22,11 +23,23 @@ from ansible.plugins.action import ActionBase
 DIRECTORY = os.environ.get("KOLLA_MESOS_RECORD", "")
 # What `playbooks` writes in place of `delegate_to: localhost`: a host of the inventory may have that name.
 THIS_MACHINE = "this machine"
-# The computation gets no network, and can't write anywhere.
+# mount_setattr for all mounts: MOUNT_ATTR_RDONLY, NOSUID and NODEV, with AT_RECURSIVE. Without capabilities
+# (PR_CAPBSET_DROP) it can't be undone.
+READ_ONLY = """\
+import ctypes, os, sys
+attributes = (ctypes.c_uint64 * 4)(0x1 | 0x2 | 0x4)
+libc, size = ctypes.CDLL(None, use_errno=True), ctypes.c_size_t(ctypes.sizeof(attributes))
+if libc.syscall(442, -1, b"/", 0x8000, attributes, size):
+    why = os.strerror(ctypes.get_errno())
+    sys.exit(f"the file systems can't be made read-only for it: {why}: it needs Linux 5.12, or root")
+for capability in range(64):
+    libc.prctl(24, capability)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+# The computation gets no network and no devices, and can't write anywhere.
 ISOLATED = (
-    *("unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c"),
-    'mount --make-rprivate / && mount -o remount,bind,ro / && exec "$@"',
-    "sh",
+    *("unshare", "--user", "--map-root-user", "--net", "--mount"),
+    *(sys.executable, "-I", "-c", READ_ONLY),
 )
 
 
