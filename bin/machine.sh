@@ -1,4 +1,4 @@
-# Installs the prerequisites of bin/test and bin/quickstart, which source this file. PACKAGES lists the
+# Installs the prerequisites of bin/test, bin/quickstart and bin/docs, which source this file. PACKAGES lists the
 # Debian packages that the script needs.
 
 stage() {
@@ -60,4 +60,26 @@ choose_python() {
 prepare_machine() {
     choose_python
     install_packages
+}
+
+# Makes a virtual environment with the pinned packages of a file, unless it has been made for these; it needs
+# so many MB: make_venv DIRECTORY FILE MEGABYTES
+make_venv() {
+    wanted=$({ "$python" -VV; echo "$1"; cat "$2"; } | cksum)
+    [ "$(cat "$1/made-for" 2>/dev/null)" != "$wanted" ] || return 0
+    stage "virtual environment in $1 (about 10 s)"
+    rm -rf "$1"
+    mkdir -p "$1"
+    # The message of pip does not say that a disk is full.
+    free=$(df -Pk "$1" | awk 'NR == 2 { print int($4 / 1024) }')
+    [ "$free" -ge "$3" ] || fail "$3 MB are needed, $free MB are free in $(dirname "$1")"
+    said=$(install_venv "$1" "$2" 2>&1) || fail "$(printf '%s\n' "$said" | tail -n 20)
+packages could not be installed, see above; PIP_INDEX_URL names another index, if PyPI can't be reached"
+    printf '%s' "$wanted" >"$1/made-for"
+}
+
+install_venv() {
+    "$python" -m venv "$1" &&
+        "$1/bin/python" -m pip install -q --disable-pip-version-check \
+            --no-cache-dir --only-binary :all: --require-hashes -r "$2"
 }

@@ -44,7 +44,7 @@ class _Sphinx(Directive):  # type: ignore[misc]
 
     optional_arguments = 1
     has_content = True
-    option_spec = {"caption": str, "maxdepth": int, "language": str}  # noqa: RUF012 (docutils reads it)
+    option_spec = {"caption": str, "maxdepth": int, "hidden": bool, "language": str}  # noqa: RUF012 (for docutils)
 
     def run(self) -> list[nodes.Node]:
         return []

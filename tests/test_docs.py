@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from docutils import nodes
 from jinja2 import Environment
+from playwright.sync_api import sync_playwright
 
 from kolla_mesos_start import errors, settings
 from kolla_mesos_start.operator.live.cause import KINDS
@@ -33,6 +34,7 @@ from tests.documents import (
     parsed,
     table,
 )
+from tests.operator_tools.timeline.test_html_page_in_browser import CHROMIUM
 from tests.test_house import PACKAGE
 
 ENVIRONMENT, TEMPLATES = "docs/reference/environment.rst", "docs/reference/templates.rst"
@@ -40,20 +42,52 @@ SECURE, TROUBLESHOOT = "docs/guide/secure.rst", "docs/guide/troubleshoot.rst"
 REQUIRED = {"KOLLA_ZK_HOSTS": "zk1:2181", "KOLLA_APP_ID": "/site/web"}
 
 
-def test_sphinx_builds_all_pages_without_a_warning(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHON": sys.executable}
-    built = subprocess.run(
-        [ROOT / "bin/docs", tmp_path],
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built without a warning with a Python that has no Sphinx, and gets none."""
+    place = tmp_path_factory.mktemp("pages")
+    environ = {**os.environ, "PYTHON": os.path.realpath(sys.executable)}
+    done = subprocess.run(
+        [ROOT / "bin/docs", place],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert built.returncode == 0, built.stdout
-    definition = (tmp_path / "reference/definition.html").read_text(encoding="utf-8")
-    assert "keep_last" in definition  # This table is generated from the code.
-    assert "completion" in (tmp_path / "man/kolla_mesos_ctl.8").read_text(encoding="utf-8")
-    assert (tmp_path / "man/kolla_mesos_start.8").is_file()
+    assert done.returncode == 0, done.stdout
+    return place
+
+
+def test_the_pages_have_what_is_generated_from_the_code(built: Path) -> None:
+    assert "keep_last" in (built / "reference/definition.html").read_text(encoding="utf-8")
+    assert "completion" in (built / "man/kolla_mesos_ctl.8").read_text(encoding="utf-8")
+    assert (built / "man/kolla_mesos_start.8").is_file()
+
+
+# How often a page, or the name of the project in its frame, is too wide for the screen.
+TOO_WIDE = """() => (document.documentElement.scrollWidth > window.innerWidth)
+    + [...document.querySelectorAll('h1, .sidebar-brand-text')].filter(each => {
+        const words = document.createRange();
+        words.selectNodeContents(each);
+        const lines = new Set([...words.getClientRects()].map(line => line.top));
+        return lines.size > each.firstChild.textContent.trim().split(' ').length;
+    }).length"""
+
+
+def test_the_pages_fit_a_wide_and_a_narrow_screen(built: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        for width in (1440, 400):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            for name in ("guide/monitor", "reference/agent", "reference/definition", "index"):
+                page.goto((built / f"{name}.html").as_uri())
+                assert page.evaluate(TOO_WIDE) == 0, (name, width)
+                # Commands and drawings are no Python.
+                assert not page.locator(".highlight-default span[class], .highlight-text span[class]").count()
+                assert page.get_by_text("Copyright \u00a9 the kolla_mesos_start developers").count() == 1
+            assert page.locator("article img").evaluate("each => each.complete && each.naturalWidth > 0")
+            assert page.locator("article .toctree-wrapper a").count() == 0  # The sidebar has these.
+        browser.close()
 
 
 def test_every_page_is_named_in_the_readme() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from kolla_mesos_start.operator.kolla_ansible import (
     environment,
     facts,
     importing,
+    lift,
     playbooks,
     recording,
     rules,
@@ -53,8 +56,8 @@ def venv(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture(scope="module")
 def config(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An operator's configuration, made with kolla-ansible's own examples."""
-    return sites.make(venv, "all-in-one", tmp_path_factory.mktemp("config"))
+    """An operator's configuration, made with kolla-ansible's own examples. Its only host is localhost."""
+    return sites.make(venv, "own-all-in-one", tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +79,19 @@ def imported(venv: Path, config: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_each_file_is_that_of_genconfig(venv: Path, config: Path, imported: Path, tmp_path: Path) -> None:
-    known = facts.read(config / "facts.yml", ["ctl-1"])
+    known = facts.read(config / "facts.yml", ["localhost"])
     written = oracle.genconfig(environment.find(None, venv), config, known, tmp_path, TAGS)
-    wanted = oracle.files(written)
-    assert ("ctl-1", "memcached/config.json") in wanted
+    wanted = oracle.files(written, known)
+    assert (socket.gethostname(), "memcached/config.json") in wanted
     assert oracle.rendered(imported, config / "passwords.yml") == wanted
+
+
+def test_localhost_has_the_hostname_of_this_machine(imported: Path) -> None:
+    """This is kolla-ansible's name for it, but no other host can use it, nor a launcher."""
+    launch: Any = formats.document((imported / "launch.yml").read_bytes())
+    assert launch["hosts"] == {"hosts": [socket.gethostname()]}
+    variables: Any = formats.document((imported / "variables.yml").read_bytes())
+    assert f"address_{lift.variable(socket.gethostname())}" in variables
 
 
 def test_no_password_is_in_the_directory(config: Path, imported: Path) -> None:
@@ -104,11 +115,11 @@ def test_the_directory_is_valid_with_the_operators_passwords(config: Path, impor
         ("ansible.builtin.raw: touch {marker}", "ansible.builtin.raw of the task 'Do it' (site.yml:"),
         (
             "ansible.builtin.command: touch {marker}\n      delegate_to: localhost",
-            "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
+            "command of the task 'Do it' (site.yml:4) on localhost: this command would run on this machine",
         ),
         (
             "ansible.builtin.command: {crontab} -n 1; touch {marker}\n      delegate_to: localhost",
-            "command of the task 'Do it' (site.yml:4) on ctl-1: this command would run on this machine",
+            "command of the task 'Do it' (site.yml:4) on localhost: this command would run on this machine",
         ),
     ],
 )
@@ -119,6 +130,21 @@ def test_what_is_not_recorded_fails_by_name(
         record(task.replace("{marker}", str(tmp_path / "marker")), venv, config, tmp_path)
     assert why in error.value.reason
     assert not (tmp_path / "marker").exists()
+
+
+def test_a_host_named_localhost_is_a_host(venv: Path, config: Path, tmp_path: Path) -> None:
+    """Only what kolla-ansible delegates to localhost by this name concerns the machine that it runs on."""
+    on_host = "delegate_to: \"{{ groups['control'][0] }}\""
+    task = f"command: podman exec keystone true\n      {on_host}"
+    stats = (
+        f"stat: {{path: /etc}}\n      register: {name}\n      {where}"
+        for name, where in (("remote", on_host), ("local", "delegate_to: localhost"))
+    )
+    used = "copy: {dest: /etc/kolla/a, content: '{{ remote.stat.exists }} {{ local.stat.exists }}'}"
+    text = "\n    - ".join([task, *stats, used])
+    ran, looked, copied = record(text, venv, config, tmp_path)
+    assert (ran.module, ran.host, looked.module) == ("command", socket.gethostname(), "stat")
+    assert copied.content == b"False True"
 
 
 def test_an_allowed_computation_runs_without_a_shell(venv: Path, config: Path, tmp_path: Path) -> None:
@@ -146,6 +172,16 @@ def test_in_an_upgrade_volumes_exist(venv: Path, config: Path, tmp_path: Path) -
     used = "- copy: {dest: /etc/kolla/a, content: '{{ volume is changed }}'}"
     _, copied = record(f"{task}\n    {used}", venv, config, tmp_path, "upgrade")
     assert copied.content == b"false"
+
+
+def test_a_host_from_which_one_only_deploys_has_no_services(venv: Path, tmp_path: Path) -> None:
+    """kolla-ansible's multinode has localhost in `deployment`, and so in `bifrost`."""
+    found = environment.find(None, venv)
+    multinode = found.playbooks / "inventory" / "multinode"
+    assert recording.inventory(found, multinode, tmp_path) == list(sites.INVENTORIES["multinode"])
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "hosts").write_text("[deployment]\nctl-1\n[control]\nctl-1\nctl-2\n")
+    assert recording.inventory(found, tmp_path / "inventory", tmp_path) == ["ctl-1", "ctl-2"]
 
 
 def test_an_inventory_that_ansible_understands_in_part_is_refused(venv: Path, tmp_path: Path) -> None:

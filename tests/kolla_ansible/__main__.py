@@ -29,7 +29,7 @@ TOOL = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_ctl"))
 def main() -> int:
     """Print the figures; the status is 1 if a file differs or the directory is not valid."""
     parser = argparse.ArgumentParser(prog="tests.kolla_ansible", description=__doc__)
-    parser.add_argument("--deployment", choices=sorted(sites.DEPLOYMENTS), default="all-in-one")
+    parser.add_argument("--deployment", choices=sites.NAMES, default="all-in-one")
     parser.add_argument("--release", choices=sorted(RELEASES), default=NEWEST)
     parser.add_argument("--ansible", type=Path, help="a virtual environment with another release")
     parser.add_argument("--action", choices=importing.ACTIONS, default=importing.DEPLOY)
@@ -58,9 +58,8 @@ def compare(venv: Path, deployment: str, tags: str | None, chosen: Sequence[str]
         (*TOOL, "import", "kolla-ansible", "--ansible", venv, *where, *chosen, "--output", site), check=True
     )
     imported = time.monotonic()
-    hosts = dict.fromkeys(host for each in sites.DEPLOYMENTS[deployment].values() for host in each)
-    known = facts.read(config / "facts.yml", list(hosts))
-    wanted = oracle.files(oracle.genconfig(found, config, known, place, tags))
+    known = facts.read(config / "facts.yml", sites.hosts_of(deployment))
+    wanted = oracle.files(oracle.genconfig(found, config, known, place, tags), known)
     written = time.monotonic()
     got = oracle.rendered(site, config / "passwords.yml")
     differing = [path for path, data in wanted.items() if got.get(path) != data]

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment import directory, formats
 from kolla_mesos_start.operator.kolla_ansible.containers import CONFIG_FILES
 from kolla_mesos_start.operator.kolla_ansible.environment import Environment
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import flattened
+from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 
 # genconfig asks a live cloud for its hypervisors.
@@ -39,10 +39,10 @@ def genconfig(
     for path in (cache, plugins, out / "home" / "tmp"):
         path.mkdir(parents=True, exist_ok=True)
     (plugins / "kolla_toolbox.py").write_text(NO_HYPERVISORS)
-    for host, each in facts.items():
+    for each in facts.values():
         payload = json.dumps({f"ansible_{name}": value for name, value in each.values.items()})
-        (cache / f"s1_{host}").write_text(json.dumps({"__payload__": payload}))
-        (cache / host).write_text(payload)  # for ansible-core before 2.19
+        (cache / f"s1_{each.host}").write_text(json.dumps({"__payload__": payload}))
+        (cache / each.host).write_text(payload)  # for ansible-core before 2.19
     written = out / "hosts"
     where = {"node_config_directory": f"{written}/{{{{ inventory_hostname }}}}/etc/kolla"}
     program = environment.program
@@ -75,10 +75,11 @@ def genconfig(
     return written
 
 
-def files(written: Path) -> Mapping[tuple[str, str], bytes]:
+def files(written: Path, facts: Mapping[str, HostFacts]) -> Mapping[tuple[str, str], bytes]:
     """The files of genconfig by host and path below the config directory."""
+    names = {each.host: name for name, each in facts.items()}
     return {
-        (host.name, path.relative_to(host / "etc" / "kolla").as_posix()): path.read_bytes()
+        (names[host.name], path.relative_to(host / "etc" / "kolla").as_posix()): path.read_bytes()
         for host in sorted(written.iterdir())
         for path in sorted(host.rglob("*"))
         if path.is_file()
@@ -115,11 +116,12 @@ def _rendered(root: Path, passwords: Path) -> Iterator[tuple[tuple[str, str], by
 
 
 def _content(sandbox: Sandbox, data: bytes, entry: Mapping[str, Any], known: Mapping[str, str]) -> bytes:
-    """As an agent would write it: a text without tags is not rendered."""
+    """As an agent would write it."""
     assert str(entry["dest"]).startswith(CONFIG_FILES)
-    if entry.get("template") is False or not any(tag in data for tag in (b"{{", b"{%", b"{#")):
+    text = file_text(str(entry["dest"]), data, entry.get("template", True))
+    if text is None:
         return data
-    made = sandbox.render(Text("file", data.decode()), known)
+    made = sandbox.render(text, known)
     assert not made.missing, made.missing
     return made.text.encode()
 

@@ -57,18 +57,28 @@ DEPLOYMENTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "compute": COMPUTE,
     },
 }
+# The hosts with services of kolla-ansible's own inventories, which are used as they are.
+INVENTORIES: Mapping[str, Sequence[str]] = {
+    "all-in-one": ("localhost",),
+    "multinode": (
+        *("control01", "control02", "control03", "network01", "network02", "compute01", "storage01"),
+        "monitoring01",
+    ),
+}
+OWN = "own-"
+NAMES = sorted([*DEPLOYMENTS, *(f"{OWN}{name}" for name in INVENTORIES)])
 
 
 def make(venv: Path, deployment: str, config: Path) -> Path:
     """Write globals.yml, passwords.yml, the inventory and the facts into a directory."""
     share = venv / "share" / "kolla-ansible"
-    groups = DEPLOYMENTS[deployment]
     (config / "globals.yml").write_text(GLOBALS)
     if deployment == "everything":
         _enable_everything(config)
-    inventory = (share / "ansible" / "inventory" / "all-in-one").read_text()
-    (config / "inventory").write_text(_with_hosts(inventory, groups))
-    hosts = dict.fromkeys(host for each in groups.values() for host in each)
+    own = deployment[len(OWN) :] if deployment.startswith(OWN) else ""
+    inventory = (share / "ansible" / "inventory" / (own or "all-in-one")).read_text()
+    (config / "inventory").write_text(inventory if own else _with_hosts(inventory, DEPLOYMENTS[deployment]))
+    hosts = hosts_of(deployment)
     lines = (
         f"  {host}: {{address: 192.0.2.{number}, interface: eth0, cpus: {number}, memory: {4096 * number}}}\n"
         for number, host in enumerate(hosts, start=11)
@@ -78,6 +88,13 @@ def make(venv: Path, deployment: str, config: Path) -> Path:
     (config / "passwords.yml").chmod(0o600)
     subprocess.run((venv / "bin" / "kolla-genpwd", "-p", config / "passwords.yml"), check=True)
     return config
+
+
+def hosts_of(deployment: str) -> Sequence[str]:
+    """The hosts of the inventory that have services."""
+    if deployment.startswith(OWN):
+        return INVENTORIES[deployment[len(OWN) :]]
+    return list(dict.fromkeys(host for each in DEPLOYMENTS[deployment].values() for host in each))
 
 
 def _enable_everything(config: Path) -> None:

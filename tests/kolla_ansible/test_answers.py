@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -64,6 +65,45 @@ def test_a_row_is_for_the_whole_of_an_argument(name: str, monkeypatch: pytest.Mo
     answer = next(row["answer"] for row in rows if fits(row, module, "mariadb", "deploy", args))
     assert wanted.items() <= answer.items()
     assert wanted or not answer
+
+
+def test_a_computation_can_neither_write_nor_use_a_device_nor_the_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also not in a file system of its own, such as /dev/shm, or one below it."""
+    for name in ("temporary", "temporary/bound"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bound").mkdir()
+    mounts = 'mount -t tmpfs none "$1"; mkdir "$1/bound"; mount --bind "$2" "$1/bound"; shift 2; exec "$@"'
+    places = [*(str(tmp_path / name) for name in ("", "temporary", "temporary/bound")), "/dev/shm"]
+    tries = """\
+cat /proc/self/mountinfo
+mount -o remount,bind,rw "$2"
+for each; do touch "$each/a" && echo "$each"; done
+true </dev/zero && echo device
+cat /proc/net/dev
+"""
+    command = (
+        *(
+            "unshare",
+            "--mount",
+            "sh",
+            "-ec",
+            mounts,
+            "sh",
+            str(tmp_path / "temporary"),
+            str(tmp_path / "bound"),
+        ),
+        *(*recorder(monkeypatch).ISOLATED, "sh", "-c", tries, "sh", *places),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    lines = done.stdout.splitlines()
+    mounted = [line.split() for line in lines if " - " in line]
+    assert str(tmp_path / "temporary/bound") in [fields[4] for fields in mounted]
+    assert all({"ro", "nodev"} <= set(fields[5].split(",")) for fields in mounted), done.stdout
+    said = [line.strip() for line in lines[len(mounted) :]]
+    assert [line.partition(":")[0] for line in said[2:]] == ["lo"], done.stdout
+    assert done.stderr.count("Read-only file system") == len(places), done.stderr
 
 
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -37,15 +37,18 @@ def test_a_signal_ends_ansible_and_leaves_nothing(signum: signal.Signals, tmp_pa
     pids = tmp_path / "pids"
     # The workers of ansible are in sessions of their own.
     worker = f"setsid sh -c 'echo $$ >>{pids}; exec sleep 600' &"
-    words = fake_ansible.make(tmp_path, playbook=f"{worker} sleep 600 & echo $$ $! >>{pids}; wait")
-    with (tmp_path / "said").open("wb") as said:
+    play = """echo '{"play": "both have started"}'"""
+    words = fake_ansible.make(tmp_path, playbook=f"{worker} sleep 600 & echo $$ $! >>{pids}; {play}; wait")
+    said_by_tool = tmp_path / "said"
+    with said_by_tool.open("wb") as said:
         tool = subprocess.Popen(
             (*TOOL, *words), stdout=said, stderr=said, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}
         )
     try:
-        eventually(lambda: pids.exists() and len(pids.read_text().split()) == 6, "both recordings run")
+        eventually(lambda: "both have started" in said_by_tool.read_text(), "the tool reads what they say")
+        eventually(lambda: len(pids.read_text().split()) == 6, "all processes run")
         tool.send_signal(signum)
-        assert tool.wait(timeout=20) == 128 + signum, (tmp_path / "said").read_text()
+        assert tool.wait(timeout=20) == 128 + signum, said_by_tool.read_text()
         eventually(lambda: not any(map(is_running, pids.read_text().split())), "all processes have ended")
     finally:
         for pid in (str(tool.pid), *pids.read_text().split()):
@@ -139,7 +142,7 @@ def test_a_mistake_in_a_file_of_the_operator_is_named(name: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "said, why",
     [
-        ("echo '{}'", "inventory has no hosts"),
+        ("echo '{}'", "inventory has no hosts for services"),
         ("echo broken >&2; exit 1", "inventory can't be read: broken"),
     ],
 )

@@ -122,7 +122,7 @@ def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -
 def test_a_number_that_depends_on_the_cpus_is_a_value_of_each_host_and_listed(tmp_path: Path) -> None:
     site, _ = imported(tmp_path)
     mariadb = site / "services/openstack/keystone/mariadb"
-    assert (mariadb / "files/galera.cnf").read_text() == "threads = {{ galera_cnf_1 }}\n\n"
+    assert (mariadb / "files/galera.cnf").read_text() == "threads = {{ galera_cnf_1 }}\n"
     assert {host: values["galera_cnf_1"] for host, values in load(mariadb / "variables.yml").items()} == {
         "ctl-1": "4",
         "ctl-2": "4",

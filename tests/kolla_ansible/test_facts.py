@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,68 @@ def test_an_address_may_have_the_length_of_its_network(tmp_path: Path) -> None:
         ("hosts: {ctl-2: {address: 192.0.2.12, interface: eth0, cpus: 4}}\n", "ctl-2: memory is missing"),
         ("hosts: {ctl-2: {address: x, interface: eth0, cpus: 4, memory: 1}}\n", "ctl-2: Expected 4 octets"),
         ("ctl-2: {}\n", "expected hosts:"),
+        (FILE.replace("ctl-1", "192.0.2.11"), "192.0.2.11: hostname is missing, because"),
+        (FILE.replace("memory", "hostname: a/b, memory"), "ctl-1: hostname: expected the name of a host"),
     ],
 )
 def test_a_mistake_is_named(text: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "facts.yml").write_text(text)
     with pytest.raises(BadUsage, match=why):
         facts.read(tmp_path / "facts.yml", ["ctl-2"])
+
+
+@pytest.mark.parametrize(
+    "host, given, name, hostname",
+    [
+        ("ctl-1.site", "", "ctl-1.site", "ctl-1"),
+        ("aio", "hostname: ctl-1", "aio", "ctl-1"),
+        ("localhost", "", socket.gethostname(), socket.gethostname().partition(".")[0]),
+        ("localhost", "hostname: ctl-1.site", "ctl-1.site", "ctl-1"),
+        ("localhost.localdomain", "hostname: ctl-1", "ctl-1", "ctl-1"),
+        ("192.0.2.11", "hostname: ctl-1", "ctl-1", "ctl-1"),
+        ("2001:db8::11", "hostname: ctl-1", "ctl-1", "ctl-1"),
+    ],
+)
+def test_an_address_or_localhost_is_no_name_of_a_host(
+    host: str, given: str, name: str, hostname: str, tmp_path: Path
+) -> None:
+    text = FILE.replace("ctl-1", f'"{host}"').replace("memory: 8192", f"memory: 8192, {given}")
+    (tmp_path / "facts.yml").write_text(text)
+    found = facts.read(tmp_path / "facts.yml", [host])
+    assert [(each, one.host, one.hostname) for each, one in found.items()] == [(name, host, hostname)]
+
+
+@pytest.mark.parametrize("host", ["localhost", "192.0.2.11"])
+def test_a_cache_has_the_hostname(host: str, tmp_path: Path) -> None:
+    (tmp_path / host).write_text(json.dumps({**CACHED, "ansible_nodename": "ctl-1.site"}))
+    assert list(facts.read(tmp_path, [host])) == ["ctl-1.site"]
+    (tmp_path / host).write_text(json.dumps({**CACHED, "ansible_nodename": "localhost.localdomain"}))
+    with pytest.raises(BadUsage, match=f"the hostname of {host} is localhost.localdomain, which is no name"):
+        facts.read(tmp_path, [host])
+
+
+def test_hosts_may_have_the_same_address_on_an_interface_of_their_own(tmp_path: Path) -> None:
+    """Such as docker0."""
+    for name in ("ctl-1", "ctl-2"):
+        more = {"ansible_interfaces": ["docker0"], "ansible_docker0": {"ipv4": {"address": "172.17.0.1"}}}
+        (tmp_path / name).write_text(json.dumps({**CACHED, **more, "ansible_nodename": "localhost"}))
+    assert list(facts.read(tmp_path, ["ctl-1", "ctl-2"])) == ["ctl-1", "ctl-2"]
+
+
+LOCALHOST = FILE.replace("ctl-1", "localhost").replace("192.0.2.11", "192.0.2.12").replace("hosts: {", "")
+
+
+@pytest.mark.parametrize(
+    "other, why",
+    [
+        (LOCALHOST.replace("memory", "hostname: ctl-1, memory"), "ctl-1 and localhost of .* one host, ctl-1"),
+        (LOCALHOST.replace("192.0.2.12", "192.0.2.11"), "ctl-1 and localhost of .* one host, 192.0.2.11"),
+    ],
+)
+def test_two_names_of_one_host_are_refused(other: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "facts.yml").write_text(FILE.replace("}}\n", f"}}, {other}"))
+    with pytest.raises(BadUsage, match=why):
+        facts.read(tmp_path / "facts.yml", ["ctl-1", "localhost"])
 
 
 def test_no_stand_in_is_a_real_value_or_that_of_the_other_recording(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.kolla_ansible import hosts, importing, lift
 from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
 from kolla_mesos_start.operator.kolla_ansible.hosts import OWN_HOST, OWN_HOSTNAME, OwnNames
 from kolla_mesos_start.operator.kolla_ansible.importing import Site
+from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 
 OWN = {f"ctl-{n}": OwnNames({"own_address": f"address_ctl_{n}"}, f"ctl-{n}") for n in (1, 2)}
@@ -27,9 +27,9 @@ def mark(expression: str) -> str:
         ({"ctl-1": "same\n", "ctl-2": "same\n"}, "same\n"),
         (
             {f"ctl-{n}": f"bind {mark(f'address_ctl_{n}')}\nall {mark('address_ctl_1')}\n" for n in (1, 2)},
-            "bind {{ own_address }}\nall {{ address_ctl_1 }}\n\n",
+            "bind {{ own_address }}\nall {{ address_ctl_1 }}\n",
         ),
-        ({f"ctl-{n}": f"host = ctl-{n}.site\n" for n in (1, 2)}, "host = {{ own_hostname }}.site\n\n"),
+        ({f"ctl-{n}": f"host = ctl-{n}.site\n" for n in (1, 2)}, "host = {{ own_hostname }}.site\n"),
         ({"ctl-1": "workers = 5", "ctl-2": "workers = 8"}, "workers = {{ file_1 }}"),
         (dict.fromkeys(("ctl-1", "ctl-2"), f"workers = {mark('#5')}"), "workers = {{ file_1 }}"),
         ({"ctl-1": f"workers = {mark('#5')}"}, "workers = {{ file_1 }}"),
@@ -63,8 +63,9 @@ def test_each_host_gets_its_own_text(texts: Mapping[str, str]) -> None:
             "own_address": ADDRESSES[f"address_{host.replace('-', '_')}"],
         }
         values = {**ADDRESSES, **own, **merged.values.get(host, {})}
-        template = lift.template(merged.text)
-        rendered = Sandbox().render(Text("file", template), values).text
+        template = file_text("a", lift.template(merged.text).encode())
+        assert template
+        rendered = Sandbox().render(template, values).text
         text = lift.SIZED_MARK.sub(r"\1", text)
         assert rendered == lift.MARK.sub(lambda found: ADDRESSES[found[1]], text)
 

@@ -11,6 +11,7 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.kolla_ansible import lift
 from kolla_mesos_start.operator.kolla_ansible.lift import Lifter, Unlifted
 from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 from tests.kolla_ansible.examples import Recorder
 
@@ -28,9 +29,15 @@ LIFTERS = (Lifter(stand_ins(0), NAMES), Lifter(stand_ins(1), NAMES))
 
 
 def rendered(lifted: str) -> str:
-    """What an agent writes for the template of a lifted text."""
-    template = lift.template(lifted)
-    return Sandbox().render(Text("file", template), VALUES).text if lift.is_template(lifted) else template
+    """What an agent writes for the template of a lifted text, as a file and as a string of a definition."""
+    template, string = lift.template(lifted), lift.templates(lifted)
+    if not lift.is_template(lifted):
+        assert template == string
+        return template
+    text = file_text("a", template.encode())
+    written, made = (Sandbox().render(each, VALUES).text for each in (text, Text("string", string)) if each)
+    assert written == made
+    return written
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_the_same_texts_of_both_recordings_are_lifted_to_the_same() -> None:
     lifted, unlifted = lift.lift(first.tasks, second.tasks, LIFTERS)
     assert not unlifted
     assert [lift.template((each.content or b"").decode()) for each in lifted] == [
-        "password = {{ password }}\nhost = {{ address_ctl_1 }}\n\n"
+        "password = {{ password }}\nhost = {{ address_ctl_1 }}\n"
     ]
 
 

@@ -198,6 +198,8 @@ file with a line for each host:
   hosts:
     ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
 
+A host that the inventory names localhost, or by its address, gets its hostname. A line may have `hostname`.
+
 If kolla-ansible has deployed this cloud already, give --adopt, publish, and record all steps as done before
 the first container starts:
 

@@ -3,24 +3,36 @@
     hosts:
       ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
 
-`memory` is in MiB. Further addresses are `interfaces: {eth1: 198.51.100.11}`, and `distribution`, `release`
-and `version` name another system than Debian 12.
+`memory` is in MiB. Further addresses are `interfaces: {eth1: 198.51.100.11}`, `hostname` is another name than
+that of the inventory, and `distribution`, `release` and `version` name another system than Debian 12.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.operator.deployment.launch import bad_host
 from kolla_mesos_start.operator.kolla_ansible import given_files
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 
-KEYS = ("address", "interface", "interfaces", "cpus", "memory", "distribution", "release", "version")
+KEYS = (
+    "address",
+    "interface",
+    "interfaces",
+    "cpus",
+    "memory",
+    "hostname",
+    "distribution",
+    "release",
+    "version",
+)
 PREFIX = "ansible_"
 SMALLEST = {"processor_vcpus": 1, "memtotal_mb": 1024}
 # Ansible 2.19 and newer put it before the names of hosts, and the facts into one text.
@@ -31,7 +43,7 @@ EXAMPLE = "hosts: {NAME: {address: 192.0.2.11, interface: eth0, cpus: 16, memory
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The facts of a host, without `ansible_` before their names."""
+    """The facts of a host of the inventory, without `ansible_` before their names."""
 
     host: str
     values: Mapping[str, Any]
@@ -51,6 +63,11 @@ class HostFacts:
         return found
 
     @property
+    def name(self) -> str:
+        """Its name in the deployment: that of the inventory, if this is the name of one host."""
+        return str(self.values.get("nodename", self.hostname)) if is_nameless(self.host) else self.host
+
+    @property
     def hostname(self) -> str:
         """The name that the system has, which may differ from the inventory's."""
         return str(self.values.get("hostname", self.host))
@@ -67,22 +84,53 @@ class HostFacts:
         return HostFacts(self.host, _replaced(self.values, addresses))
 
 
+def is_nameless(host: str) -> bool:
+    """Whether a host of the inventory is an address, or localhost, as in kolla-ansible's all-in-one."""
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return _is_localhost(host)
+
+
+def _is_localhost(host: str) -> bool:
+    return host.partition(".")[0].lower() == "localhost"
+
+
 def fact_name(interface: str) -> str:
     """Ansible's name for the facts of an interface."""
     return interface.replace("-", "_").replace(":", "_").replace(".", "_")
 
 
 def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
-    """The facts of these hosts. BadUsage names the hosts that have none."""
+    """The facts of these hosts of the inventory, by their names in the deployment.
+
+    BadUsage names the hosts that have none, and those that are one host with two names.
+    """
     found = dict(_read(path)) if path else {}
     missing = [host for host in hosts if host not in found]
     if missing:
         where = f" in {path}" if path else ""
         raise BadUsage(
             f"facts of {', '.join(missing)} are missing{where}: --facts is the directory of Ansible's cache"
-            f" (`kolla-ansible gather-facts` with fact_caching = jsonfile), or a file with: {EXAMPLE}"
+            " (`kolla-ansible gather-facts` with fact_caching = jsonfile), or a file with: "
+            + EXAMPLE.replace("NAME", missing[0])
         )
-    return {host: found[host] for host in hosts}
+    first: dict[str, HostFacts] = {}  # by name and by address
+    for each in (found[host] for host in hosts):
+        if _is_localhost(each.name):
+            raise BadUsage(
+                f"the hostname of {each.host} is {each.name}, which is no name for other hosts: change it"
+                " (hostnamectl set-hostname NAME), or write another name into the inventory"
+            )
+        address = (each.values.get("default_ipv4") or {}).get("address", each.name)
+        for key in (each.name, address):
+            same = first.setdefault(key, each)
+            if same is not each:
+                raise BadUsage(
+                    f"{same.host} and {each.host} of the inventory are one host, {key}: give it the same name"
+                    " in all groups"
+                )
+    return {found[host].name: found[host] for host in hosts}
 
 
 def _read(path: Path) -> Iterator[tuple[str, HostFacts]]:
@@ -134,6 +182,7 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
     ipv4 = {name: _ipv4(path, host, str(address)) for name, address in interfaces.items()}
     first = str(given["interface"])
     version = str(given.get("version", "12"))
+    hostname = _hostname(path, host, given.get("hostname"))
     values: dict[str, Any] = {
         "architecture": "x86_64",
         "default_ipv4": {"address": ipv4[first]["address"], "interface": first},
@@ -141,11 +190,11 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
         "distribution_major_version": version.partition(".")[0],
         "distribution_release": given.get("release", "bookworm"),
         "distribution_version": version,
-        "fqdn": host,
-        "hostname": host.partition(".")[0],
+        "fqdn": hostname,
+        "hostname": hostname.partition(".")[0],
         "interfaces": ["lo", *interfaces],
         "memtotal_mb": given["memory"],
-        "nodename": host,
+        "nodename": hostname,
         "os_family": "RedHat" if given.get("distribution") in ("CentOS", "Rocky") else "Debian",
         "processor_vcpus": given["cpus"],
         "python": {"executable": "/usr/bin/python3"},
@@ -157,6 +206,18 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
     for name, each in ipv4.items():
         values[fact_name(name)] = {"device": name, "active": True, "ipv4": each}
     return HostFacts(host, values)
+
+
+def _hostname(path: Path, host: str, given: object) -> str:
+    if given is None:
+        if _is_localhost(host):
+            return socket.gethostname()
+        if is_nameless(host):
+            raise BadUsage(f"{path}: {host}: hostname is missing, because the inventory has only an address")
+        return host
+    if not isinstance(given, str) or bad_host(given):
+        raise BadUsage(f"{path}: {host}: hostname: expected the name of a host, found {given!r}")
+    return given
 
 
 def _ipv4(path: Path, host: str, address: str) -> Mapping[str, str]:

@@ -82,7 +82,7 @@ def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
     """Read the configuration and the facts. Raises BadUsage, also for settings that are not supported."""
     config = request.config
     with tempfile.TemporaryDirectory(prefix="kolla-import-") as name:
-        groups = recording.inventory(request.environment, request.inventory, Path(name))
+        inventory = recording.inventory(request.environment, request.inventory, Path(name))
     settings = given_files.values(config / "globals.yml")
     passwords = given_files.values(config / "passwords.yml")
     empty = [name for name, value in source.flattened(passwords) if value is None and name != BLANK]
@@ -97,7 +97,7 @@ def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
     unsupported = table.unsupported_settings(settings)
     if unsupported:
         raise BadUsage(f"{config / 'globals.yml'}: {'; '.join(unsupported)}")
-    return Site(facts.read(facts_path, groups["all"]), stand_ins.virtual_addresses(settings), passwords)
+    return Site(facts.read(facts_path, inventory), stand_ins.virtual_addresses(settings), passwords)
 
 
 def stand_ins_of(run: int, site: Site) -> StandIns:

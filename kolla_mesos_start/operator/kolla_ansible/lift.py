@@ -122,7 +122,7 @@ def expressions(lifted: object) -> Iterator[str]:
 
 
 def template(lifted: str) -> str:
-    """The template that renders to the text once its variables have their values.
+    """The template of a file that renders to the text once its variables have their values.
 
     A text without marks is its own template only if nothing in it looks like one: see `is_template`.
     """
@@ -130,11 +130,9 @@ def template(lifted: str) -> str:
     if not is_template(lifted):
         return lifted
     parts = MARK.split(lifted)
-    made = (
+    return "".join(
         _tag(part) if number % 2 else TEMPLATE_SYNTAX.sub(_quoted, part) for number, part in enumerate(parts)
     )
-    # jinja2 removes one newline at the end.
-    return "".join(made) + ("\n" if lifted.endswith("\n") else "")
 
 
 def words(lifted: str) -> Sequence[str]:
@@ -150,9 +148,9 @@ def words(lifted: str) -> Sequence[str]:
 
 
 def templates(lifted: Any) -> Any:
-    """The templates of all texts in a value."""
+    """The templates of all texts in a value. Other than a file, a text loses one newline at its end."""
     if isinstance(lifted, str):
-        return template(lifted)
+        return template(lifted) + ("\n" if is_template(lifted) and lifted.endswith("\n") else "")
     if isinstance(lifted, Mapping):
         return {key: templates(each) for key, each in lifted.items()}
     if isinstance(lifted, (list, tuple)):

@@ -2,7 +2,8 @@
 
 Ansible prefers an action beside the playbooks to a module of the same short name. So the names of collections
 are removed from the heads of tasks, and the recorder is there under each name of answers.yml. What only
-ansible itself executes (variables, includes, templates) stays.
+ansible itself executes (variables, includes, templates) stays. What kolla-ansible delegates to localhost, the
+machine that it runs on, is delegated to another name, because a host of the inventory may be localhost, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kolla_mesos_start.operator.deployment import formats
 PLUGINS = Path(__file__).with_name("plugins")
 ANSWERS, COMPUTATIONS = "answers.json", "computations.json"
 # Heads of tasks: `- ansible.builtin.command:`. The rest of the line may hold arguments.
+LOCAL = re.compile(r"^(\s*delegate_to: *)([\"']?)localhost\2 *$", re.MULTILINE)
 COLLECTIONS = r"(?:ansible\.(?:builtin|posix|legacy)|community\.\w+|containers\.podman)"
 
 
@@ -40,7 +42,7 @@ def copy(source: Path, into: Path) -> Path:
     heads = re.compile(rf"^(\s*(?:- )?){COLLECTIONS}\.({'|'.join(names)}):", re.MULTILINE)
     for file in copied.rglob("*.yml"):
         text = file.read_text(encoding="utf-8")
-        short = heads.sub(r"\1\2:", text)
+        short = LOCAL.sub(r"\1this machine", heads.sub(r"\1\2:", text))
         if short != text:
             file.write_text(short, encoding="utf-8")
     for name in names:

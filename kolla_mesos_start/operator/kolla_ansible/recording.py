@@ -42,6 +42,7 @@ localhost_warning = False
 """
 # Where the recorded files are, whatever the operator's directory is: no container sees it.
 CONFIG_DIRECTORY = "/etc/kolla"
+WITHOUT_SERVICES = {"_meta", "all", "ungrouped", "deployment", "bifrost"}  # groups of an inventory
 Progress = Callable[[str], None]
 
 
@@ -85,11 +86,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run of ansible-playbook, whose output goes to a pipe or to `said` in the directory."""
+    """A run of ansible-playbook, whose output goes to a pipe or to `said` in the directory.
+
+    `names` are those of the hosts in the deployment, by those of the inventory.
+    """
 
     process: subprocess.Popen[str]
     directory: Path
-    hosts: Sequence[str]
+    names: Mapping[str, str]
 
     def tasks(self, progress: Progress = lambda play: None) -> Sequence[Task]:
         """Wait for its end. Raises CannotRecord with the module and the task that failed."""
@@ -105,7 +109,7 @@ class Recording:
         if status:
             last = (self.directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
             raise CannotRecord(f"ansible-playbook ended with status {status}: {last[-1500:]}")
-        return ordered(read(self.directory / "trace"), self.hosts)
+        return ordered(read(self.directory / "trace", self.names), list(self.names.values()))
 
     def _lines(self) -> Iterator[str]:
         if self.process.stdout is None:
@@ -131,7 +135,7 @@ def started(
     )
     (directory / "ansible.cfg").write_text(settings, encoding="utf-8")
     _write(directory / "passwords.json", stand_ins.passwords)
-    _write(directory / "facts.json", {host: each.values for host, each in stand_ins.facts.items()})
+    _write(directory / "facts.json", {each.host: each.values for each in stand_ins.facts.values()})
     _write(directory / "overrides.json", {**stand_ins.overrides, **_forced(request)})
     with (directory / "said").open("wb") as said, (directory / "stderr").open("wb") as errors:
         process = subprocess.Popen(
@@ -146,7 +150,8 @@ def started(
         )
     with process:
         try:
-            yield Recording(process, directory, list(stand_ins.facts))
+            names = {each.host: name for name, each in stand_ins.facts.items()}
+            yield Recording(process, directory, names)
         finally:
             _kill(process)
 
@@ -176,8 +181,8 @@ def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
     return [replace(task, number=number) for number, task in enumerate(found)]
 
 
-def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[str, Sequence[str]]:
-    """The hosts of each group of an inventory, as ansible reads it; those of `all` first.
+def inventory(environment: Environment, path: Path, directory: Path) -> Sequence[str]:
+    """The hosts of an inventory, as ansible reads it, without those from which kolla-ansible only deploys.
 
     Raises BadUsage if it can't be read, or has no hosts.
     """
@@ -195,13 +200,15 @@ def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[
     if done.returncode:
         raise BadUsage(f"the inventory {path} can't be read: {done.stderr.strip()[-1000:]}")
     groups = json.loads(done.stdout)
-    members = {name: _members(groups, name) for name in groups if name != "_meta"}
-    if not members.get("all"):
-        raise BadUsage(f"the inventory {path} has no hosts")
-    return {"all": members["all"], **members}
+    used = {host for name in groups.keys() - WITHOUT_SERVICES for host in _members(groups, name)}
+    only_deploy = {host for host in _members(groups, "deployment") if host not in used}
+    hosts = [host for host in _members(groups, "all") if host not in only_deploy]
+    if not hosts:
+        raise BadUsage(f"the inventory {path} has no hosts for services")
+    return hosts
 
 
-def read(trace: Path) -> Iterator[Task]:
+def read(trace: Path, names: Mapping[str, str]) -> Iterator[Task]:
     """The recorded tasks, in their order."""
     if not trace.exists():
         return
@@ -213,8 +220,8 @@ def read(trace: Path) -> Iterator[Task]:
                 args["src"] = os.path.basename(args["src"])  # Templates come from a temporary file.
             yield Task(
                 number,
-                entry["host"],
-                entry["target"],
+                names.get(entry["host"], entry["host"]),
+                names.get(entry["target"], entry["target"]),
                 entry["role"],
                 entry["task"],
                 entry["place"].partition("/playbooks/")[2],
