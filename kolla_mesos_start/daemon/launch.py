@@ -228,6 +228,7 @@ class Launch:
             environ=dict(os.environ),
             started=self._step.start_digest,
             election=self._membership and {**self._membership.values, "role": "join"},
+            digests=self._prepared.digests,
         )
 
     def _ids(self) -> tuple[int, int, Sequence[int]] | None:

@@ -200,6 +200,21 @@ def test_a_change_without_effect_on_the_files_notifies_nobody(web: Web) -> None:
     assert heard(agent) == []
 
 
+@pytest.mark.parametrize("on_change", [HUP, {"command": "echo SIGHUP $(cat web.conf) >> heard"}])
+def test_a_file_that_was_edited_by_hand_notifies_like_any_other(web: Web, on_change: dict[str, str]) -> None:
+    """The daemon has not read that edit."""
+    web.set(greeting="hello", other="x")
+    web.publish("{{ greeting }}{{ '' if other else '' }}", on_change=on_change)
+    agent = web.start()
+    (agent.directory / "web.conf").write_text("hallo")
+    web.set(greeting="hallo")
+    eventually(lambda: heard(agent) == ["SIGHUP hallo"], "it is notified")
+    web.set(other="y")
+    refreshed_by_hand = by_hand(agent)
+    assert refreshed_by_hand.stdout == "nothing has changed in its files\n"
+    assert heard(agent) == ["SIGHUP hallo"]
+
+
 def test_instances_that_a_template_lists_are_watched(
     web: Web, containers: Containers, deployment: Deployment
 ) -> None:
