@@ -13,7 +13,15 @@ import signal
 
 from kolla_mesos_start.daemon import handoff, notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
-from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
+from kolla_mesos_start.errors import (
+    TRANSIENT,
+    BadEnvironment,
+    CannotExecute,
+    CannotWrite,
+    CannotWriteYet,
+    NotFound,
+    Stopped,
+)
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 
@@ -137,7 +145,10 @@ class Launch:
         try:
             notify = notify_socket.bind(path)
         except OSError as error:
-            raise BadEnvironment([f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"]) from error
+            reason = f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"
+            if error.errno in TRANSIENT:
+                raise CannotWriteYet(f"{reason}: free space there") from error
+            raise BadEnvironment([reason]) from error
         # Requests must be sent, and discarded znodes deleted: the registrar does not know about them.
         client = self._client
         self._loop.wait(

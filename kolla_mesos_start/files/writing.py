@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.errors import CannotWrite, cannot_write
 from kolla_mesos_start.files.directories import (
     closing,
     existing,
@@ -272,9 +272,10 @@ def _mount_explained(content: Content) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotWrite(
+        raise cannot_write(
             f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
-            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest"
+            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest",
+            error,
         ) from error
 
 
@@ -309,16 +310,17 @@ def _set_owner_and_mode(fd: int, content: Content) -> None:
         try:
             os.fchown(fd, uid, gid)
         except OSError as error:
-            raise CannotWrite(
+            raise cannot_write(
                 f"config file {content.name}: {content.dest} can't be given to {uid}:{gid} by uid"
                 f" {os.geteuid()}: {strerror(error)}: leave `owner` out, or run the agent as root"
-                " with CAP_CHOWN"
+                " with CAP_CHOWN",
+                error,
             ) from error
     if mode_of(fd) != content.mode:
         try:
             os.fchmod(fd, content.mode)
         except OSError as error:
-            raise CannotWrite(f"{_no_mode(content)}: {strerror(error)}") from error
+            raise cannot_write(f"{_no_mode(content)}: {strerror(error)}", error) from error
     if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
         raise CannotWrite(
             f"{_no_mode(content)}: the system has cleared a bit: choose another `perm`, or another dest"
