@@ -183,7 +183,7 @@ class RunningCommand:
         stop_grace: float,
         output: bytes | None = None,
     ) -> None:
-        """`output`: a file that its standard output is written to."""
+        """`output`: a file for its standard output; /dev/null is also for its standard error."""
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
@@ -328,6 +328,8 @@ def become(argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes |
         os.setpgid(0, 0)
         if output is not None:
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 1)
+            if output == b"/dev/null":
+                os.dup2(1, 2)
         if ids:
             uid, gid, groups = ids
             os.setgroups(groups)

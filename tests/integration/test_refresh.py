@@ -332,8 +332,8 @@ def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
         (
             "new",
             {"check": "grep -q old {}"},
-            "its check refuses the new content: exit status 1; see its output in the container's log, and"
-            " correct its template or variables (the content has no newline at its end",
+            "its check refuses the new content: exit status 1; correct its template or variables; its output is"
+            " discarded: run it by hand to see that (the content has no newline at its end)",
         ),
         ("new", {"dest": "/proc/web.conf"}, "/proc/web.conf can't be written"),
     ],
@@ -367,14 +367,26 @@ def test_a_variable_that_was_missing_is_watched(web: Web) -> None:
 
 
 def test_a_file_must_pass_its_check_before_it_is_first_placed(web: Web, containers: Containers) -> None:
-    """Else 78; the output of the check is in the log."""
-    web.publish("wrong", {"check": ["sh", "-c", 'echo "found $(cat "$1")" >&2; exit 2', "sh", "{}"]})
+    """Else 78."""
+    web.publish("wrong", {"check": ["sh", "-c", "exit 2", "sh", "{}"]})
     web.set(directory=str(containers.directory))
     agent = containers.start(SERVICE)
     assert agent.ends() == 78
     assert "config file web.conf: its check refuses the new content: exit status 2" in agent.ending["reason"]
-    assert "found wrong" in agent.said
     assert not (containers.directory / "web.conf").exists()
+
+
+def test_what_a_check_prints_is_discarded(web: Web) -> None:
+    """It can be the whole file. In a start, in a refresh, and of a process that the check leaves behind."""
+    words = 'cat "$1"; cat "$1" >&2; (cat "$1" >&2) & wait; ! grep -q wrong "$1"'
+    web.publish("xyzzy", {"check": ["sh", "-c", words, "sh", "{}"]}, on_change={"command": "echo notified"})
+    agent = web.start()
+    web.publish("xyzzy 2", {"check": ["sh", "-c", words, "sh", "{}"]}, on_change={"command": "echo notified"})
+    refreshed(agent)
+    assert "notified" in agent.said  # The output of commands is not the agent's.
+    web.publish("xyzzy wrong", {"check": ["sh", "-c", words, "sh", "{}"]})
+    eventually(lambda: "refuses the new content: exit status 1" in web.reason(), "it is refused")
+    assert "xyzzy" not in agent.said + web.reason()
 
 
 def test_a_start_that_waits_for_a_check_reports_it(web: Web, containers: Containers) -> None:
