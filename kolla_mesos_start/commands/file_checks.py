@@ -64,7 +64,7 @@ class FileChecks:
             hint = NO_NEWLINE if content.data and not content.data.endswith(b"\n") else ""
             raise CannotRender(
                 f"config file {content.name}: its check refuses the new content: {failure};"
-                f" correct its template or variables; its output is discarded: run it by hand to see that{hint}"
+                f" correct its template or variables; run it by hand to see its output{hint}"
             )
 
     def notify(self, argv: Sequence[str]) -> None:

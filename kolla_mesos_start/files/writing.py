@@ -91,7 +91,8 @@ def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
             fd, name = _complete(directory, content, data)
             return f"{content.directory}/{name}", fd
     with closing(existing(run_dir)) as directory:
-        fd, name = _complete(directory, content._replace(uid=None, gid=None, mode=0o600), data)
+        private = content._replace(uid=None, gid=None, mode=0o600)
+        fd, name = _complete(directory, private, data, is_copy=True)
         return f"{run_dir}/{name}", fd
 
 
@@ -218,10 +219,16 @@ def _temporary(directory: int, content: Content, data: bytes) -> Iterator[str]:
         discard(directory, temporary)
 
 
-def _complete(directory: int, content: Content, data: bytes) -> tuple[int, str]:
-    """Create a temporary file with this content, owner and mode; returns its descriptor and name."""
+def _complete(directory: int, content: Content, data: bytes, *, is_copy: bool = False) -> tuple[int, str]:
+    """Create a temporary file with this content, owner and mode; returns its descriptor and name.
+
+    It has the ACL and other attributes of the file that it will replace. `is_copy`: it replaces none.
+    """
     fd, temporary = open_temporary(directory)
     try:
+        _set_owner(fd, content)
+        if not is_copy:
+            _keep_attributes(fd, directory, content)
         _set_owner_and_mode(fd, content)
         write_all(fd, data)
         _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
@@ -302,8 +309,36 @@ def _reserve(fd: int, size: int) -> None:
             raise
 
 
+def _keep_attributes(fd: int, directory: int, content: Content) -> None:
+    """Copy them before the mode is set: an ACL can give the group less than the mode alone would."""
+    try:
+        old = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+    except OSError:
+        return  # There is no file yet, it is a link, or it is another user's.
+    with closing(old):
+        there = os.fstat(old)
+        # Otherwise another user could give themselves rights to the new file.
+        if stat.S_ISREG(there.st_mode) and there.st_uid in (0, content.owner[0]):
+            from kolla_mesos_start.files.attributes import keep  # A new container replaces no file.
+
+            keep(old, fd, content.mode, content.dest)
+
+
 def _set_owner_and_mode(fd: int, content: Content) -> None:
     """Set the owner first: that clears setuid and setgid."""
+    _set_owner(fd, content)
+    if mode_of(fd) != content.mode:
+        try:
+            os.fchmod(fd, content.mode)
+        except OSError as error:
+            raise cannot_write(f"{_no_mode(content)}: {strerror(error)}", error) from error
+    if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
+        raise CannotWrite(
+            f"{_no_mode(content)}: the system has cleared a bit: choose another `perm`, or another dest"
+        )
+
+
+def _set_owner(fd: int, content: Content) -> None:
     uid, gid = content.owner
     there = os.fstat(fd)
     if (there.st_uid, there.st_gid) != (uid, gid):
@@ -316,15 +351,6 @@ def _set_owner_and_mode(fd: int, content: Content) -> None:
                 " with CAP_CHOWN",
                 error,
             ) from error
-    if mode_of(fd) != content.mode:
-        try:
-            os.fchmod(fd, content.mode)
-        except OSError as error:
-            raise cannot_write(f"{_no_mode(content)}: {strerror(error)}", error) from error
-    if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
-        raise CannotWrite(
-            f"{_no_mode(content)}: the system has cleared a bit: choose another `perm`, or another dest"
-        )
 
 
 def _no_mode(content: Content) -> str:

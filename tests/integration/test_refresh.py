@@ -332,8 +332,8 @@ def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
         (
             "new",
             {"check": "grep -q old {}"},
-            "its check refuses the new content: exit status 1; correct its template or variables; its output is"
-            " discarded: run it by hand to see that (the content has no newline at its end)",
+            "its check refuses the new content: exit status 1; correct its template or variables; run it by"
+            " hand to see its output (the content has no newline at its end)",
         ),
         ("new", {"dest": "/proc/web.conf"}, "/proc/web.conf can't be written"),
     ],
