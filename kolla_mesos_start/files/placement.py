@@ -89,7 +89,7 @@ def plan(content: Content) -> str:
         except FileNotFoundError:
             return "create"
         with closing(directory):
-            return difference(directory, content, content.data)
+            return difference(directory, content, content.data, is_plan=True)
 
 
 @contextmanager

@@ -150,8 +150,11 @@ def as_it_is(content: Content) -> Content:
         )
 
 
-def difference(directory: int, content: Content, data: bytes) -> str:
-    """How the file at dest differs from what it should be; see `placement.plan`."""
+def difference(directory: int, content: Content, data: bytes, *, is_plan: bool = False) -> str:
+    """How the file at dest differs from what it should be; see `placement.plan`.
+
+    `is_plan`: create no file to find out who owns new ones.
+    """
     try:
         there = os.stat(content.basename, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -166,9 +169,22 @@ def difference(directory: int, content: Content, data: bytes) -> str:
         )
     if there.st_size != len(data) or not _holds(directory, content.basename, data):
         return "rewrite"
-    if (there.st_uid, there.st_gid) != content.owner:
+    owner = (there.st_uid, there.st_gid)
+    if owner != content.owner and (is_plan or content.has_owner or owner != _own(directory, content)):
         return "owner"
     return "unchanged" if stat.S_IMODE(there.st_mode) == content.mode else "mode"
+
+
+def _own(directory: int, content: Content) -> tuple[int, int]:
+    """The owner of our new files here: another one than us on a file system that squashes ids."""
+    fd, temporary = open_temporary(directory)
+    try:
+        _set_owner(fd, content)
+        there = os.fstat(fd)
+        return there.st_uid, there.st_gid
+    finally:
+        os.close(fd)
+        discard(directory, temporary)
 
 
 def _holds(directory: int, name: str, data: bytes) -> bool:
@@ -203,6 +219,9 @@ def _correct(directory: int, content: Content) -> bool:
             _set_owner_and_mode(fd, content)
         except CannotWrite:
             # The file belongs to another user. Creating a new file may work, or raises its own error.
+            return False
+        there = os.fstat(fd)
+        if (there.st_uid, there.st_gid) != content.owner:
             return False
         os.fsync(fd)
     return True
@@ -345,10 +364,19 @@ def _set_owner(fd: int, content: Content) -> None:
         try:
             os.fchown(fd, uid, gid)
         except OSError as error:
+            if not content.has_owner and error.errno in (errno.EPERM, errno.EINVAL):
+                return  # None was asked for: it belongs to whoever this file system says we are.
+            remedy = "leave `owner` out, or run the agent as root with CAP_CHOWN"
+            if error.errno == errno.EINVAL:
+                remedy = (
+                    "one of these ids is not mapped in the container's user namespace: map it (podman:"
+                    " --uidmap, --gidmap and /etc/subuid), or choose another `owner`"
+                )
+            elif error.errno == errno.EPERM and os.geteuid() == 0:
+                remedy += ", and choose a dest whose file system lets root do that (NFS: no_root_squash)"
             raise cannot_write(
                 f"config file {content.name}: {content.dest} can't be given to {uid}:{gid} by uid"
-                f" {os.geteuid()}: {strerror(error)}: leave `owner` out, or run the agent as root"
-                " with CAP_CHOWN",
+                f" {os.geteuid()}: {strerror(error)}: {remedy}",
                 error,
             ) from error
 
