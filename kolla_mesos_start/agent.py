@@ -217,7 +217,7 @@ class Agent:
         from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
-            listed, started, not_notified, facts, registrar, election = marshal.load(file)
+            listed, started, notified, facts, registrar, election = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
@@ -231,7 +231,7 @@ class Agent:
             preparer = self._connect(settings, lambda cause: None)
             preparer.election = election
             self.stage = "refresh"
-            write(refresh(preparer, settings, listed, started, not_notified, facts, wanted))
+            write(refresh(preparer, settings, listed, started, notified, facts, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise

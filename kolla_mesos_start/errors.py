@@ -137,6 +137,22 @@ class CannotWrite(AgentError):
     status = 73
 
 
+class CannotWriteYet(CannotWrite):
+    """A file can't be written for now, for example because the disk is full."""
+
+    status = 75
+    retriable = True
+
+
+# What goes away without a change of the container or its definition.
+TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
+
+
+def cannot_write(reason: str, error: OSError) -> CannotWrite:
+    """The error for a file that could not be written because of `error`."""
+    return (CannotWriteYet if error.errno in TRANSIENT else CannotWrite)(reason)
+
+
 class DependenciesNotSatisfied(AgentError):
     """The dependencies of a command were not satisfied within the limit."""
 

@@ -103,12 +103,18 @@ class StateFile:
     def take(cls, run_dir: str, *, timeout: float = LOCK_TIMEOUT) -> StateFile:
         """Take the lock; wait up to `timeout` seconds for the previous run to release it.
 
-        Raises BadEnvironment if the directory can't be used, or if another agent keeps the lock.
+        Raises BadEnvironment if the directory can't be used, or if another agent keeps the lock;
+        CannotWriteYet if it is full.
         """
         try:
             _create(run_dir)
             fd = _lock(run_dir, time.monotonic() + timeout)
         except OSError as error:
+            from kolla_mesos_start.errors import TRANSIENT, CannotWriteYet
+
+            if error.errno in TRANSIENT:
+                reason = f"KOLLA_RUN_DIR is {run_dir!r}: {_described(error, run_dir)}: free space there"
+                raise CannotWriteYet(reason) from error
             raise _bad_run_dir(
                 run_dir, f"expected a directory to write in, but {_described(error, run_dir)}"
             ) from error
@@ -137,11 +143,12 @@ class StateFile:
         try:
             replace(path, f"{line}\n{second}".encode("utf-8", "backslashreplace"))
         except OSError as error:
-            from kolla_mesos_start.errors import CannotWrite
+            from kolla_mesos_start.errors import cannot_write
 
-            raise CannotWrite(
+            raise cannot_write(
                 f"{_described(error, path)}: can't write the state for `health`: free space there, let this"
-                " user write there, or set KOLLA_RUN_DIR to another directory"
+                " user write there, or set KOLLA_RUN_DIR to another directory",
+                error,
             ) from error
 
 

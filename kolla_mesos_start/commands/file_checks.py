@@ -5,6 +5,8 @@ They run under a guard, so none outlives the agent. Nothing about them is writte
 
 from __future__ import annotations
 
+import os
+
 from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.errors import CannotRender, CommandFailed, Unkillable
 from kolla_mesos_start.loop import now
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.render.prepare import Prepared
 
 TIMEOUT = 60.0  # seconds; a check that hangs must not block a container for ever
-NO_NEWLINE = " (the content has no newline at its end: a template loses its last one, so end it with two)"
+NO_NEWLINE = " (the content has no newline at its end)"
 PLACE = "{}"  # in the command of a check: the path of the new file
 
 
@@ -56,12 +58,13 @@ class FileChecks:
             import shlex  # Few checks need a shell.
 
             argv[2] = content.check[2].replace(PLACE, shlex.quote(path))
-        failure = self._run(f"the check of {content.name}", argv)
+        # It may print the file, which may contain secrets.
+        failure = self._run(f"the check of {content.name}", argv, output=os.devnull)
         if failure:
             hint = NO_NEWLINE if content.data and not content.data.endswith(b"\n") else ""
             raise CannotRender(
                 f"config file {content.name}: its check refuses the new content: {failure};"
-                f" see its output in the container's log, and correct its template or variables{hint}"
+                f" correct its template or variables; run it by hand to see its output{hint}"
             )
 
     def notify(self, argv: Sequence[str]) -> None:
@@ -70,12 +73,12 @@ class FileChecks:
         if failure:
             raise CommandFailed(f"the command of on_change failed: {failure}")
 
-    def _run(self, name: str, argv: Sequence[str]) -> str:
+    def _run(self, name: str, argv: Sequence[str], output: str | None = None) -> str:
         """Why it failed, or empty text."""
         guard = self._given or self._own
         if guard is None:
             guard = self._own = Guard(self._loop, self._service)
-        guard.spawn(argv, self._environ, self._ids, name=name)
+        guard.spawn(argv, self._environ, self._ids, name=name, output=output)
         ended = self._loop.wait(lambda: guard.ended, now() + TIMEOUT)
         if not ended:
             guard.end(0)

@@ -183,7 +183,7 @@ class RunningCommand:
         stop_grace: float,
         output: bytes | None = None,
     ) -> None:
-        """`output`: a file that its standard output is written to."""
+        """`output`: a file for its standard output; /dev/null is also for its standard error."""
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
@@ -337,7 +337,11 @@ def become(
         else:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if output is not None:
-            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 1)
+            is_discarded = output == b"/dev/null"
+            how = 0 if is_discarded else os.O_CREAT | os.O_EXCL
+            os.dup2(os.open(output, os.O_WRONLY | how, 0o600), 1)
+            if is_discarded:
+                os.dup2(1, 2)
         if ids:
             uid, gid, groups = ids
             os.setgroups(groups)

@@ -139,7 +139,7 @@ class Guard:
         `argv[0]` is looked up in the PATH of `env`, which is the whole environment. The command is killed at
         `deadline` (on the clock of `loop.now`), and not started after it. Processes that are still running
         after the command's leader get TERM and, `stop_grace` seconds later, KILL. `name` is for log lines.
-        `output`: a file that its standard output is written to.
+        `output`: a file for its standard output; /dev/null is also for its standard error.
         """
         if self._running or self.gone or (self.ended and self.ended.unkillable):
             raise AgentError(f"{name} can't be started: the guard has ended, or another command still runs")

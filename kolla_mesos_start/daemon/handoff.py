@@ -46,6 +46,7 @@ class Refreshing(NamedTuple):
     `turns` is the znode where instances take turns, at most `width` at a time; this one is on `host`. `seen`:
     the znodes that the files were rendered from; `listed`: see `render.prepare`. `environ`: the agent's whole
     environment. `started`: a digest of how the daemon was started. `election`: what templates see.
+    `digests`: of the files that the daemon was started with, or last notified of.
     """
 
     turns: str
@@ -56,6 +57,7 @@ class Refreshing(NamedTuple):
     environ: Mapping[str, str]
     started: int
     election: Mapping[str, str] | None = None
+    digests: Mapping[str, int] = MappingProxyType({})
 
 
 class Stopping(NamedTuple):
@@ -76,6 +78,7 @@ class Refreshed(NamedTuple):
     `written`: the files that have changed. `note`: why others have not, or why the daemon needs a restart
     (`needs_restart`). `facts`: see report.StatusZnode; empty if they are as before.
     `kind` and `signal`: how to notify the daemon (see OnChange); empty if there is nothing to notify it of.
+    `digests`: of its files now.
     """
 
     seen: Seen
@@ -87,6 +90,7 @@ class Refreshed(NamedTuple):
     kind: str = ""
     signal: str = ""
     needs_restart: bool = False
+    digests: Mapping[str, int] = MappingProxyType({})
 
 
 class Handoff(NamedTuple):

@@ -14,7 +14,15 @@ import signal
 
 from kolla_mesos_start.daemon import handoff, notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
-from kolla_mesos_start.errors import BadEnvironment, CannotExecute, CannotWrite, NotFound, Stopped
+from kolla_mesos_start.errors import (
+    TRANSIENT,
+    BadEnvironment,
+    CannotExecute,
+    CannotWrite,
+    CannotWriteYet,
+    NotFound,
+    Stopped,
+)
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import pidfd_open, signal_name
@@ -159,7 +167,10 @@ class Launch:
         try:
             notify = notify_socket.bind(path)
         except OSError as error:
-            raise BadEnvironment([f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"]) from error
+            reason = f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"
+            if error.errno in TRANSIENT:
+                raise CannotWriteYet(f"{reason}: free space there") from error
+            raise BadEnvironment([reason]) from error
         # Requests must be sent, and discarded znodes deleted: the registrar does not know about them.
         client = self._client
         self._loop.wait(
@@ -262,6 +273,7 @@ class Launch:
             environ=dict(os.environ),
             started=self._step.start_digest,
             election=self._membership and {**self._membership.values, "role": "join"},
+            digests=self._prepared.digests,
         )
 
     def _ids(self) -> tuple[int, int, Sequence[int]] | None:

@@ -63,15 +63,15 @@ def refresh(
     settings: Settings,
     listed: Mapping[str, Sequence[str]],
     started: int,
-    not_notified: bool,
+    notified: Mapping[str, int] | None,
     facts: bytes,
     check_wanted: Callable[[], object],
 ) -> Refreshed:
     """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
 
-    `listed`, `started` and `facts` (see report.StatusZnode) come from the registrar. `not_notified`: an
-    earlier refresh may have changed files without notifying the daemon. `check_wanted` raises if the
-    registrar is gone. Raises the errors of a start; then nothing has changed.
+    `listed`, `started` and `facts` (see report.StatusZnode) come from the registrar. `notified`: the digests
+    of the files that the daemon was last notified of; None: it must be notified in any case. `check_wanted`
+    raises if the registrar is gone. Raises the errors of a start; then nothing has changed.
     """
     definition = preparer.published.definition()
     graph, _ = preparer.read_graph(definition)
@@ -88,7 +88,9 @@ def refresh(
         published = preparer.published
         retirement.check_restart(published.client, published.znodes, graph, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
-    placed = _place(preparer, settings, prepared, command, not_notified, check_wanted)
+    # The files on disk don't decide alone: somebody may have edited one by hand.
+    digests = {**(notified or {}), **prepared.digests}
+    placed = _place(preparer, settings, prepared, command, digests != notified, check_wanted)
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
@@ -107,6 +109,7 @@ def refresh(
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
         needs_restart=not is_same,
+        digests=digests,
     )
 
 
@@ -115,16 +118,19 @@ def _place(
     settings: Settings,
     prepared: Prepared,
     command: Sequence[str] | None,
-    not_notified: bool,
+    is_new: bool,
     check_wanted: Callable[[], object],
 ) -> Sequence[Content]:
-    """Place the files; returns those that changed. Restores them if the daemon can't be notified."""
+    """Place the files; returns those that changed. Restores them if the daemon can't be notified.
+
+    `is_new`: the daemon must be notified even if no file changes.
+    """
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with FileChecks(loop, service, prepared) as checks:
         placed = place_all(prepared.contents, settings.run_dir, checks.check)
         try:
             check_wanted()
-            if command and (placed or not_notified):
+            if command and (placed or is_new):
                 checks.notify(command)
         except AgentError:
             restore(placed, settings.run_dir)

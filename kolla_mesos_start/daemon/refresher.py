@@ -275,7 +275,8 @@ class Refresher:
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         election = dict(self._order.election) if self._order.election else None
-        known = (dict(self._order.listed), self._order.started, self._not_notified, self._daemon.facts)
+        notified = None if self._not_notified else dict(self._order.digests)
+        known = (dict(self._order.listed), self._order.started, notified, self._daemon.facts)
         order = (*known, os.getpid(), election)
         try:
             self._process.start(order, self._on_end)
@@ -296,7 +297,7 @@ class Refresher:
             self._try_again(max(status, 1), f"{found.failure}{left}")
         elif found.failure:
             self._finish(max(status, 1), found.failure)
-        elif found.kind and (found.written or self._not_notified):
+        elif found.kind and (found.written or self._not_notified or found.digests != self._order.digests):
             self._notify(found)
         elif self._unconfirmed:
             self._await_ready()
@@ -328,6 +329,7 @@ class Refresher:
     def _notify(self, found: Refreshed) -> None:
         failure = self._daemon.notify(found.kind, found.signal)
         self._not_notified = bool(failure)
+        self._order = self._order._replace(digests=found.digests)
         if failure:
             self._finish(1, f"{failure}; its new files are placed, and it is notified at the next refresh")
             return

@@ -45,6 +45,11 @@ class Content(NamedTuple):
         return os.path.basename(self.dest)
 
     @property
+    def has_owner(self) -> bool:
+        """Whether the definition asks for an owner."""
+        return self.uid is not None or self.gid is not None
+
+    @property
     def owner(self) -> tuple[int, int]:
         return (
             os.geteuid() if self.uid is None else self.uid,

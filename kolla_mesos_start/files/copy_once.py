@@ -8,7 +8,7 @@ import stat
 from contextlib import contextmanager
 from urllib.parse import quote
 
-from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.errors import cannot_write
 from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import closing, open_directory, strerror
 from kolla_mesos_start.files.regular import read_regular
@@ -84,8 +84,9 @@ class CopyOnce(NamedTuple):
         try:
             yield
         except OSError as error:
-            raise CannotWrite(
+            raise cannot_write(
                 f"COPY_ONCE can't be recorded in {self._markers}: {error.strerror or strerror(error)}:"
-                " set KOLLA_STATE_DIR to a directory that exists as long as the container and that"
-                f" uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS"
+                " set KOLLA_STATE_DIR to a directory that exists as long as the container, that has space and"
+                f" that uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS",
+                error,
             ) from error

@@ -16,7 +16,7 @@ import stat
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.errors import CannotWrite, cannot_write
 from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.directories import closing, strerror, sync_directory
 from kolla_mesos_start.files.placement import explained
@@ -120,9 +120,10 @@ def _writable(run_dir: str) -> Iterator[int]:
         with closing(private_directory(run_dir)) as directory:
             yield directory
     except OSError as error:
-        raise CannotWrite(
+        raise cannot_write(
             f"{run_dir}/{JOURNAL} can't be written: {strerror(error)}: free space there, let uid"
-            f" {os.geteuid()} write there, or set KOLLA_RUN_DIR to another directory"
+            f" {os.geteuid()} write there, or set KOLLA_RUN_DIR to another directory",
+            error,
         ) from error
 
 

@@ -9,7 +9,7 @@ import errno
 import os
 from contextlib import contextmanager
 
-from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.errors import CannotWrite, CannotWriteYet, cannot_write
 from kolla_mesos_start.files.content import check_dests
 from kolla_mesos_start.files.directories import UnsafePath, closing, existing, strerror
 from kolla_mesos_start.files.writing import difference, staged
@@ -56,9 +56,10 @@ def place(contents: Sequence[Content], check: Check = accept) -> None:
                     run_check(content, new.path, check)
                     new.commit()
         except CannotWrite as error:
-            problems.append(error.reason)
+            problems.append(error)
     if problems:
-        raise CannotWrite("; ".join(problems))
+        is_final = any(not error.retriable for error in problems)
+        raise (CannotWrite if is_final else CannotWriteYet)("; ".join(error.reason for error in problems))
 
 
 def wanted(contents: Sequence[Content]) -> Sequence[Content]:
@@ -88,7 +89,7 @@ def plan(content: Content) -> str:
         except FileNotFoundError:
             return "create"
         with closing(directory):
-            return difference(directory, content, content.data)
+            return difference(directory, content, content.data, is_plan=True)
 
 
 @contextmanager
@@ -105,6 +106,6 @@ def explained(content: Content) -> Iterator[None]:
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "look at the file system of {directory}")
         hint = advice.format(uid=os.geteuid(), directory=content.directory)
-        raise CannotWrite(
-            f"config file {content.name}: {content.dest} can't be written: {strerror(error)}: {hint}"
+        raise cannot_write(
+            f"config file {content.name}: {content.dest} can't be written: {strerror(error)}: {hint}", error
         ) from error

@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.errors import CannotWrite, cannot_write
 from kolla_mesos_start.files.directories import (
     closing,
     existing,
@@ -93,7 +93,8 @@ def stage(content: Content, run_dir: str) -> tuple[str, int] | None:
             fd, name = _complete(directory, content, data)
             return f"{content.directory}/{name}", fd
     with closing(private_directory(run_dir)) as directory:
-        fd, name = _complete(directory, content._replace(uid=None, gid=None, mode=0o600), data)
+        private = content._replace(uid=None, gid=None, mode=0o600)
+        fd, name = _complete(directory, private, data, is_copy=True)
         return f"{run_dir}/{PRIVATE}/{name}", fd
 
 
@@ -157,8 +158,11 @@ def as_it_is(content: Content) -> Content:
     )
 
 
-def difference(directory: int, content: Content, data: bytes) -> str:
-    """How the file at dest differs from what it should be; see `placement.plan`."""
+def difference(directory: int, content: Content, data: bytes, *, is_plan: bool = False) -> str:
+    """How the file at dest differs from what it should be; see `placement.plan`.
+
+    `is_plan`: create no file to find out who owns new ones.
+    """
     try:
         there = os.stat(content.basename, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -173,9 +177,22 @@ def difference(directory: int, content: Content, data: bytes) -> str:
         )
     if there.st_size != len(data) or not _holds(directory, content.basename, data):
         return "rewrite"
-    if (there.st_uid, there.st_gid) != content.owner:
+    owner = (there.st_uid, there.st_gid)
+    if owner != content.owner and (is_plan or content.has_owner or owner != _own(directory, content)):
         return "owner"
     return "unchanged" if stat.S_IMODE(there.st_mode) == content.mode else "mode"
+
+
+def _own(directory: int, content: Content) -> tuple[int, int]:
+    """The owner of our new files here: another one than us on a file system that squashes ids."""
+    fd, temporary = open_temporary(directory)
+    try:
+        _set_owner(fd, content)
+        there = os.fstat(fd)
+        return there.st_uid, there.st_gid
+    finally:
+        os.close(fd)
+        discard(directory, temporary)
 
 
 def _holds(directory: int, name: str, data: bytes) -> bool:
@@ -211,6 +228,9 @@ def _correct(directory: int, content: Content) -> bool:
         except CannotWrite:
             # The file belongs to another user. Creating a new file may work, or raises its own error.
             return False
+        there = os.fstat(fd)
+        if (there.st_uid, there.st_gid) != content.owner:
+            return False
         os.fsync(fd)
     return True
 
@@ -226,10 +246,16 @@ def _temporary(directory: int, content: Content, data: bytes) -> Iterator[str]:
         discard(directory, temporary)
 
 
-def _complete(directory: int, content: Content, data: bytes) -> tuple[int, str]:
-    """Create a temporary file with this content, owner and mode; returns its descriptor and name."""
+def _complete(directory: int, content: Content, data: bytes, *, is_copy: bool = False) -> tuple[int, str]:
+    """Create a temporary file with this content, owner and mode; returns its descriptor and name.
+
+    It has the ACL and other attributes of the file that it will replace. `is_copy`: it replaces none.
+    """
     fd, temporary = open_temporary(directory)
     try:
+        _set_owner(fd, content)
+        if not is_copy:
+            _keep_attributes(fd, directory, content)
         _set_owner_and_mode(fd, content)
         write_all(fd, data)
         _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
@@ -280,9 +306,10 @@ def _mount_explained(content: Content) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotWrite(
+        raise cannot_write(
             f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
-            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest"
+            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest",
+            error,
         ) from error
 
 
@@ -309,28 +336,57 @@ def _reserve(fd: int, size: int) -> None:
             raise
 
 
+def _keep_attributes(fd: int, directory: int, content: Content) -> None:
+    """Copy them before the mode is set: an ACL can give the group less than the mode alone would."""
+    try:
+        old = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+    except OSError:
+        return  # There is no file yet, it is a link, or it is another user's.
+    with closing(old):
+        there = os.fstat(old)
+        # Otherwise another user could give themselves rights to the new file.
+        if stat.S_ISREG(there.st_mode) and there.st_uid in (0, content.owner[0]):
+            from kolla_mesos_start.files.attributes import keep  # A new container replaces no file.
+
+            keep(old, fd, content.mode, content.dest)
+
+
 def _set_owner_and_mode(fd: int, content: Content) -> None:
     """Set the owner first: that clears setuid and setgid."""
+    _set_owner(fd, content)
+    if mode_of(fd) != content.mode:
+        try:
+            os.fchmod(fd, content.mode)
+        except OSError as error:
+            raise cannot_write(f"{_no_mode(content)}: {strerror(error)}", error) from error
+    if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
+        raise CannotWrite(
+            f"{_no_mode(content)}: the system has cleared a bit: choose another `perm`, or another dest"
+        )
+
+
+def _set_owner(fd: int, content: Content) -> None:
     uid, gid = content.owner
     there = os.fstat(fd)
     if (there.st_uid, there.st_gid) != (uid, gid):
         try:
             os.fchown(fd, uid, gid)
         except OSError as error:
-            raise CannotWrite(
+            if not content.has_owner and error.errno in (errno.EPERM, errno.EINVAL):
+                return  # None was asked for: it belongs to whoever this file system says we are.
+            remedy = "leave `owner` out, or run the agent as root with CAP_CHOWN"
+            if error.errno == errno.EINVAL:
+                remedy = (
+                    "one of these ids is not mapped in the container's user namespace: map it (podman:"
+                    " --uidmap, --gidmap and /etc/subuid), or choose another `owner`"
+                )
+            elif error.errno == errno.EPERM and os.geteuid() == 0:
+                remedy += ", and choose a dest whose file system lets root do that (NFS: no_root_squash)"
+            raise cannot_write(
                 f"config file {content.name}: {content.dest} can't be given to {uid}:{gid} by uid"
-                f" {os.geteuid()}: {strerror(error)}: leave `owner` out, or run the agent as root"
-                " with CAP_CHOWN"
+                f" {os.geteuid()}: {strerror(error)}: {remedy}",
+                error,
             ) from error
-    if mode_of(fd) != content.mode:
-        try:
-            os.fchmod(fd, content.mode)
-        except OSError as error:
-            raise CannotWrite(f"{_no_mode(content)}: {strerror(error)}") from error
-    if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
-        raise CannotWrite(
-            f"{_no_mode(content)}: the system has cleared a bit: choose another `perm`, or another dest"
-        )
 
 
 def _no_mode(content: Content) -> str:

@@ -52,6 +52,17 @@ class Prepared(NamedTuple):
     listed: Listed
     read: int
 
+    @property
+    def digests(self) -> dict[str, int]:
+        """A digest of each file that has content: of its data, dest, owner and mode."""
+        import zlib  # Only a daemon with `on_change` needs it.
+
+        return {
+            content.name: zlib.crc32(content.data, zlib.crc32(repr(content).encode()))
+            for content in self.contents
+            if content.data is not None
+        }
+
 
 class Inputs(NamedTuple):
     """The content of each file (None if missing), templates and variables of a command.

@@ -43,7 +43,8 @@ class Outcome(NamedTuple):
     @property
     def reason(self) -> str:
         assert isinstance(self.error, CannotWrite), self
-        assert self.error.status == 73
+        full = "No space left" in self.error.reason
+        assert (self.error.status, self.error.retriable) == ((75, True) if full else (73, False))
         return self.error.reason
 
 

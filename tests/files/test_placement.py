@@ -97,6 +97,7 @@ def test_without_space_the_old_file_stays_and_no_temporary_file_is_left(
         try:
             place([content(volume / "app.conf", b"n" * 100_000)])
         except CannotWrite as error:
+            assert error.status == 75  # Another start may find space.
             return error.reason, (volume / "app.conf").read_bytes(), os.listdir(volume)
         raise AssertionError("there was enough space")
 
@@ -104,6 +105,32 @@ def test_without_space_the_old_file_stays_and_no_temporary_file_is_left(
     assert f"{volume}/app.conf can't be written: No space left on device: free space or inodes" in reason
     assert data == b"old"
     assert not any(name.startswith(TEMPORARY_PREFIX) for name in names)
+
+
+@pytest.mark.parametrize(("cause", "status"), [(errno.EDQUOT, 75), (errno.ESTALE, 75), (errno.EFBIG, 73)])
+def test_what_another_start_may_find_gone_is_worth_a_retry(home: Path, cause: int, status: int) -> None:
+    """A used-up quota is; a limit of the container is not."""
+
+    def action() -> None:
+        before_call("fsync", 1, fail_with(cause))
+        place([content(home / "app.conf")])
+
+    error = in_child(action, os.geteuid()).error
+    assert error is not None
+    assert (error.status, error.retriable) == (status, status == 75)
+
+
+def test_a_file_that_can_never_be_written_makes_a_full_disk_final(home: Path) -> None:
+    """A retry would not write the other one."""
+    (home / "closed").mkdir()
+
+    def action() -> None:
+        before_call("fsync", 1, fail_with(errno.ENOSPC))
+        place([content(home / "app.conf"), content(home / "closed", name="b")])
+
+    error = in_child(action, os.geteuid()).error
+    assert error is not None
+    assert error.status == 73 and "No space left" in error.reason and "is a directory" in error.reason
 
 
 def test_a_limit_of_file_size_leaves_no_temporary_file(home: Path, uid: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -226,6 +227,37 @@ def test_a_file_that_an_unprivileged_agent_cannot_write_is_73(
         assert word.format(home=home.path, uid=home.uid) in agent.ending["reason"]
     assert ran(home) == [] and not (home.path / "web.conf").exists()
     assert [path.name for path in home.path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "words"),
+    [
+        ("etc", "size=4k", "etc/one.conf can't be written: No space left on device"),
+        ("state", "nr_inodes=1", "state/copied: No space left on device"),
+        ("run", "nr_inodes=1", "run/gate: No space left on device"),
+        ("run", "nr_inodes=5", "No space left on device"),
+    ],
+)
+def test_a_full_disk_is_75(
+    deployment: Deployment, containers: Containers, home: Home, place: str, options: str, words: str
+) -> None:
+    """Launchers start the container again."""
+    full = home.path / place
+    full.mkdir()
+    options = f"{options},mode=755,uid={home.uid},gid={home.uid}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(full)], check=True)
+    try:
+        definition = {
+            "commands": {"one": {"command": "true", "files": {"one": {"dest": f"{home.path}/etc/one.conf"}}}},
+            "service": {"daemon": {"command": "true"}},
+        }
+        publish(deployment, SERVICE, definition, files={"one": "1" * 10_000})
+        log = str(full / "ended")  # It changes no status.
+        agent = start(containers, home, KOLLA_CONFIG_STRATEGY="COPY_ONCE", KOLLA_TERMINATION_LOG=log)
+        assert agent.ends() == 75
+        assert agent.ending["retriable"] and words in agent.ending["reason"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(full)], check=True)
 
 
 def test_an_unprivileged_agent_cannot_become_another_user(

@@ -200,6 +200,21 @@ def test_a_change_without_effect_on_the_files_notifies_nobody(web: Web) -> None:
     assert heard(agent) == []
 
 
+@pytest.mark.parametrize("on_change", [HUP, {"command": "echo SIGHUP $(cat web.conf) >> heard"}])
+def test_a_file_that_was_edited_by_hand_notifies_like_any_other(web: Web, on_change: dict[str, str]) -> None:
+    """The daemon has not read that edit."""
+    web.set(greeting="hello", other="x")
+    web.publish("{{ greeting }}{{ '' if other else '' }}", on_change=on_change)
+    agent = web.start()
+    (agent.directory / "web.conf").write_text("hallo")
+    web.set(greeting="hallo")
+    eventually(lambda: heard(agent) == ["SIGHUP hallo"], "it is notified")
+    web.set(other="y")
+    refreshed_by_hand = by_hand(agent)
+    assert refreshed_by_hand.stdout == "nothing has changed in its files\n"
+    assert heard(agent) == ["SIGHUP hallo"]
+
+
 def test_instances_that_a_template_lists_are_watched(
     web: Web, containers: Containers, deployment: Deployment
 ) -> None:
@@ -338,8 +353,8 @@ def test_a_restart_needs_supervise(web: Web, containers: Containers) -> None:
         (
             "new",
             {"check": "grep -q old {}"},
-            "its check refuses the new content: exit status 1; see its output in the container's log, and"
-            " correct its template or variables (the content has no newline at its end",
+            "its check refuses the new content: exit status 1; correct its template or variables; run it by"
+            " hand to see its output (the content has no newline at its end)",
         ),
         ("new", {"dest": "/proc/web.conf"}, "/proc/web.conf can't be written"),
     ],
@@ -373,14 +388,26 @@ def test_a_variable_that_was_missing_is_watched(web: Web) -> None:
 
 
 def test_a_file_must_pass_its_check_before_it_is_first_placed(web: Web, containers: Containers) -> None:
-    """Else 78; the output of the check is in the log."""
-    web.publish("wrong", {"check": ["sh", "-c", 'echo "found $(cat "$1")" >&2; exit 2', "sh", "{}"]})
+    """Else 78."""
+    web.publish("wrong", {"check": ["sh", "-c", "exit 2", "sh", "{}"]})
     web.set(directory=str(containers.directory))
     agent = containers.start(SERVICE)
     assert agent.ends() == 78
     assert "config file web.conf: its check refuses the new content: exit status 2" in agent.ending["reason"]
-    assert "found wrong" in agent.said
     assert not (containers.directory / "web.conf").exists()
+
+
+def test_what_a_check_prints_is_discarded(web: Web) -> None:
+    """It can be the whole file. In a start, in a refresh, and of a process that the check leaves behind."""
+    words = 'cat "$1"; cat "$1" >&2; (cat "$1" >&2) & wait; ! grep -q wrong "$1"'
+    web.publish("xyzzy", {"check": ["sh", "-c", words, "sh", "{}"]}, on_change={"command": "echo notified"})
+    agent = web.start()
+    web.publish("xyzzy 2", {"check": ["sh", "-c", words, "sh", "{}"]}, on_change={"command": "echo notified"})
+    refreshed(agent)
+    assert "notified" in agent.said  # The output of commands is not the agent's.
+    web.publish("xyzzy wrong", {"check": ["sh", "-c", words, "sh", "{}"]})
+    eventually(lambda: "refuses the new content: exit status 1" in web.reason(), "it is refused")
+    assert "xyzzy" not in agent.said + web.reason()
 
 
 def test_a_start_that_waits_for_a_check_reports_it(web: Web, containers: Containers) -> None:
