@@ -318,6 +318,9 @@ def test_a_value_that_is_no_text_is_shown_as_it_is(zk: KazooClient, site: Deploy
     )
     assert done.stdout == b"\x00\xff\x1b\n"
     assert json.loads(ctl(site, "get", "size", "--format", "json").stdout)["value"] == "\x00\ufffd\x1b"
+    with Terminal((sys.executable, str(TOOL), "get", "size"), environ(site)) as terminal:
+        terminal.ends()
+    assert r"\x00\xff\x1b" in terminal.screen and "\x1b" not in terminal.screen
 
 
 def test_a_value_that_is_too_large_is_refused(site: Deployment) -> None:

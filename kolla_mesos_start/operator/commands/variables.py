@@ -21,6 +21,7 @@ from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import variables
 from kolla_mesos_start.operator.live.variables import ChangedVariable
+from kolla_mesos_start.operator.terminal.printable import printable
 from kolla_mesos_start.operator.terminal.suggestions import existing, nearest
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -50,14 +51,20 @@ def run_get(invocation: Invocation) -> int:
         return _not_set(invocation, znodes, name)
     _note_given(invocation, name)
     path, data = next(iter(found.items()))
-    invocation.err.print(f"found at {path}", markup=False)
+    invocation.err.print(f"found at {path}")
     if invocation.as_json:
         invocation.print_json({"name": name, "value": data.decode(errors="replace"), "path": path})
     else:
-        # Unchanged: a console would replace tabs and control characters, and a locale may lack some.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data + b"\n")
+        _write(data)
     return 0
+
+
+def _write(value: bytes) -> None:
+    """Print the value, unchanged unless a terminal would interpret it: a locale may lack characters."""
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        value = printable(value.decode(errors="backslashreplace")).encode(errors="backslashreplace")
+    sys.stdout.buffer.write(value + b"\n")
 
 
 def _list(invocation: Invocation) -> int:
@@ -77,7 +84,7 @@ def _list(invocation: Invocation) -> int:
     width = max(map(len, rows), default=0)
     for name in sorted(rows):
         value, origin = rows[name]
-        invocation.out.out(f"{name:{width}}  {shortened(value or '', repr)}  {origin}", highlight=False)
+        invocation.out.out(f"{name:{width}}  {shortened(value or '', repr)}  {origin}")
     return 0
 
 
@@ -98,7 +105,7 @@ def run_set(invocation: Invocation) -> int:
     _print_readers(invocation, variables.changed(client, znodes, name), "to use it")
     warning = variables.unknown_host(client, znodes) if znodes.host else ""
     if warning:
-        invocation.err.print(warning, markup=False)
+        invocation.err.print(warning)
     return 0
 
 
@@ -201,7 +208,7 @@ def _typed(name: str) -> str:
 
 def _note_given(invocation: Invocation, name: str) -> None:
     if name in invocation.given:
-        invocation.err.print(f"note: {name} is in {NAME}; containers use that value", markup=False)
+        invocation.err.print(f"note: {name} is in {NAME}; containers use that value")
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
@@ -211,7 +218,7 @@ def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
     above = [path.rpartition("/")[0] for path in where]
     found = [path.rpartition("/") for path in variables.every_value(invocation.client, znodes)]
     known = existing(name, [each for parent, _, each in found if parent in above])
-    invocation.err.print(f"{name} is not set at {', nor at '.join(where)}{known}", markup=False)
+    invocation.err.print(f"{name} is not set at {', nor at '.join(where)}{known}")
     return NOT_SET
 
 
@@ -223,7 +230,7 @@ def _print_readers(
         what = changed.znodes.service_name or f"a service below {changed.znodes.deployment}"
         remedy = "" if invocation.options.run is run_unset else f"; {_unset_command(changed)} removes it"
         note = f"note: no template of {what} uses {changed.name}{nearest(changed.name, changed.used)}{remedy}"
-        invocation.err.print(note, markup=False)
+        invocation.err.print(note)
     for service in changed.readers:
         for line in changed.effects(service, why) if service.name not in without else ():
             print(line)

@@ -50,7 +50,7 @@ def run(invocation: Invocation, source: Source) -> int:
     znodes = _paths(invocation)
     mark = publication.interrupted(invocation.client, znodes)
     if mark:
-        invocation.err.print(f"warning: {mark.problem}", markup=False)
+        invocation.err.print(f"warning: {mark.problem}")
     before = published.nodes(invocation.client, znodes)
     deployment = source.with_published(before).deployment
     found = difference(invocation.client, znodes, deployment, before, source.hidden)
@@ -67,7 +67,7 @@ def _paths(invocation: Invocation) -> Znodes:
     try:
         return invocation.require_deployment()
     except NotThere as error:
-        invocation.err.print(f"{error.reason}: everything is new", markup=False)
+        invocation.err.print(f"{error.reason}: everything is new")
         return invocation.znodes
 
 

@@ -7,7 +7,6 @@ Nothing is written before everything is valid, and unchanged znodes are not writ
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
@@ -59,7 +58,7 @@ class Publishing:
     def __init__(self, invocation: Invocation, source: Source) -> None:
         self._invocation, self._source, self._options = invocation, source, invocation.options
         self._client, self._znodes = invocation.client, invocation.znodes
-        self._note = partial(invocation.err.print, markup=False)
+        self._note = invocation.err.print
 
     def publish(self) -> Publisher:
         """Write and remove everything; returns the publisher with what it has changed."""
