@@ -11,9 +11,10 @@ from getpass import getpass
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.deployment.changes import HIDDEN, Mask, shortened
+from kolla_mesos_start.operator.deployment.changes import shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import MAX_DATA
+from kolla_mesos_start.operator.deployment.secrecy import HIDDEN, Mask
 from kolla_mesos_start.operator.ensemble import publication, published, services
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import places
@@ -72,9 +73,8 @@ def _list(invocation: Invocation) -> int:
     znodes, client = _znodes(invocation), invocation.client
     _check_host(invocation, znodes)
     found = variables.every_value(client, znodes)
-    restricted = client.plan.variables if client.plan else ()
     nodes = {variables.node(znodes, path): data for path, data in found.items()}
-    mask = Mask(nodes, secrets=frozenset(restricted))
+    mask = Mask(nodes, declared=client.restricted)
     rows = {each.rpartition("/")[2]: (mask.value(each, data), each) for each, data in nodes.items()}
     rows.update(dict.fromkeys(invocation.given, (HIDDEN, NAME)))  # They may all be secrets.
     if invocation.as_json:

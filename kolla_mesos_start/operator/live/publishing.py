@@ -12,9 +12,9 @@ from typing import NamedTuple
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
 from kolla_mesos_start.operator.deployment import acl, directory, secrets_file
 from kolla_mesos_start.operator.deployment.acl import Acl, Plan
-from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable, not_run_again
-from kolla_mesos_start.operator.deployment.directory import VARIABLES
+from kolla_mesos_start.operator.deployment.changes import not_run_again
 from kolla_mesos_start.operator.deployment.findings import counted, refuse
+from kolla_mesos_start.operator.deployment.secrecy import is_secret, is_variable
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import (
     acls,
@@ -165,8 +165,8 @@ class Publishing:
     def _warn_of_readable_secrets(self, source: Source) -> None:
         """Without a plan, warn of secrets that every client can read."""
         deployment = source.deployment
-        secrets = {node for node in directory.nodes(deployment) if is_variable(node) and is_secret(node)}
-        secrets |= {f"{VARIABLES}/{name}" for name in deployment.variables.keys() & deployment.secrets}
+        variables = filter(is_variable, directory.nodes(deployment))
+        secrets = {node for node in variables if is_secret(node, source.hidden)}
         rights = acl.joined((":".join(who), letters) for *who, letters in self._invocation.settings.acl)
         if secrets and _by_all(rights):
             self._note(f"warning: every client can read {_named(secrets)}: restrict access with acl.yml")

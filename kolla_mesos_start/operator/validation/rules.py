@@ -210,20 +210,21 @@ def validate(
 
 
 def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[Issue]:
+    wrong_secrets = {}
+    for name, kind in deployment.secrets.items():
+        if name not in given:
+            value = deployment.variables[name].decode(errors="replace")
+            wrong_secrets[f"{VARIABLES}/{name}"] = secret_values.bad_secret(name, kind, value)
     for node, data in directory.nodes(deployment).items():
         *above, name = node.split("/")
-        if VARIABLES in above[-2:]:
+        if wrong_secrets.get(node):
+            yield Issue(ERROR, node, f"{name}: {wrong_secrets[node]}", name)
+        elif VARIABLES in above[-2:]:
             why = checks.bad_value(name, data.decode(errors="replace"))
             if name in given:
                 why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
             if why:
                 yield Issue(WARNING, node, why)
-    for name, kind in deployment.secrets.items():
-        wrong = None
-        if name not in given:
-            wrong = secret_values.bad_secret(name, kind, deployment.variables[name].decode(errors="replace"))
-        if wrong:
-            yield Issue(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", name)
 
 
 def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
