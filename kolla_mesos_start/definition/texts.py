@@ -1,4 +1,4 @@
-"""The strings of a definition, and the labels that say where each one is."""
+"""The strings of a definition and the labels that say where each one is, and the texts of variables."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ class Text(NamedTuple):
     def is_template(self) -> bool:
         """Whether rendering can change the text."""
         return any(mark in self.text for mark in _TEMPLATE_MARKS)
+
+
+def value_of(data: bytes) -> bytes:
+    """The value of a variable in a file. The newline at the end of a single line is the editor's; a text of
+    several lines, such as a key, keeps its own."""
+    return data[:-1] if data.find(b"\n") == len(data) - 1 else data
 
 
 if TYPE_CHECKING:

@@ -100,12 +100,13 @@ def variable_names(texts: Sequence[Text], compute: Compute[Any] = at_once) -> fr
 def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
     """A file's content as a template; None if it has none and is written byte for byte.
 
+    A newline is added, because jinja2 removes one at the end of a template, and a file keeps its own.
     Raises CannotRender for a template that is not UTF-8.
     """
     if not template or not any(mark in data for mark in (b"{{", b"{%", b"{#")):
         return None
     try:
-        return Text(_label(name), data.decode())
+        return Text(_label(name), data.decode() + "\n")
     except UnicodeDecodeError as error:
         raise CannotRender(
             f"file {name}: it holds {{{{, {{% or {{# but is not UTF-8 (byte {error.start}); "

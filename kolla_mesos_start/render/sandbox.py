@@ -22,7 +22,7 @@ from kolla_mesos_start.lean_import import import_without
 CACHES = ("BytecodeCache", "FileSystemBytecodeCache", "MemcachedBytecodeCache")
 import_without("jinja2", {"jinja2.bccache": CACHES, "hashlib": ("sha1",)})
 
-from jinja2 import FunctionLoader, TemplateError, TemplateSyntaxError, meta, nodes  # noqa: E402
+from jinja2 import FunctionLoader, TemplateError, TemplateSyntaxError, Undefined, meta, nodes  # noqa: E402
 from jinja2.exceptions import SecurityError  # noqa: E402
 from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
 from jinja2.utils import missing  # noqa: E402
@@ -53,6 +53,10 @@ EXPLAINED = {
     "TypeError": "an operation or a function does not accept a value of this type",
     "ValueError": "a function does not accept this value",
 }
+
+TRUE = ("yes", "on", "1", "true", "y", "t")
+# The types of values that a template may write.
+WRITTEN = (str, int, float, list, tuple, dict, range, type(None), Undefined)
 
 
 class Missing(NamedTuple):
@@ -94,7 +98,12 @@ class Sandbox:
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
         # The loader finds nothing: a template can't include another one or read from disk.
-        self._environment = SandboxedEnvironment(undefined=bound, loader=FunctionLoader(lambda name: None))
+        self._environment = SandboxedEnvironment(
+            undefined=bound, loader=FunctionLoader(lambda name: None), finalize=_written
+        )
+        # Variables of the same names take precedence over jinja2's functions (`range`): see `_functions`.
+        self._globals = dict(self._environment.globals)
+        self._environment.globals.clear()
         self._environment.filters.update(b64encode=_b64encode, bool=_bool, regex_replace=_regex_replace)
         # `tojson` must not fail for a missing value either.
         self._environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_default}
@@ -139,7 +148,16 @@ class Sandbox:
         self._tree = self._environment.parse(source)
         template = self._environment.from_string(self._tree)
         # Not `render()`: it rewrites the traceback of an error, which holds the line.
-        return "".join(template.root_render_func(template.new_context(dict(self._values))))
+        values = {**self._functions(self._tree), **self._values}
+        return "".join(template.root_render_func(template.new_context(values)))
+
+    def _functions(self, tree: nodes.Template) -> dict[str, object]:
+        """jinja2's own functions that the template only calls; any other use means a variable."""
+        uses = Counter(use.name for use in tree.find_all(nodes.Name) if use.ctx == "load")
+        calls = Counter(
+            call.node.name for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Name)
+        )
+        return {name: function for name, function in self._globals.items() if uses[name] == calls[name]}
 
     def record(self, value: MissingValue) -> None:
         """Record that the template, at its current line, uses a missing value."""
@@ -208,9 +226,19 @@ def _json_default(value: object) -> str:
     raise TypeError(f"a {type(value).__name__} can't be JSON")
 
 
+def _written(value: object) -> object:
+    """The value of an expression in `{{ }}`. Raises CannotRender for Python's other objects."""
+    if isinstance(value, WRITTEN):
+        return value
+    raise CannotRender(
+        "the value is neither text, a number, a list nor a mapping: a function must be called, with (), and "
+        "the result of a filter such as map needs `| list` or `| join`"
+    )
+
+
 def _bool(value: object) -> bool:
-    """The filter: `true` and `yes`, in any case, are true, any other text is false."""
-    return value.lower() in ("true", "yes") if isinstance(value, str) else bool(value)
+    """The filter: the texts that are true for Ansible, in any case, are true; any other text is false."""
+    return value.lower() in TRUE if isinstance(value, str) else bool(value)
 
 
 def _b64encode(value: object) -> str:

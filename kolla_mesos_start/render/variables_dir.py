@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
+from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import CannotRender
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ def _read(directory: str, names: Set[str] | None) -> dict[str, str]:
 
 
 def _value(path: str) -> str:
-    """The text of a file, without the newline that editors put at its end."""
+    """The value in a file."""
     try:
         with open(path, "rb", opener=_open) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -63,7 +64,7 @@ def _value(path: str) -> str:
     if len(data) > LIMIT:
         raise CannotRender(f"{path} has more than {LIMIT} bytes, too many for a variable")
     try:
-        return data.removesuffix(b"\n").decode()
+        return value_of(data).decode()
     except UnicodeDecodeError as error:
         raise CannotRender(
             f"{path} is not UTF-8 text (byte {error.start})"

@@ -153,7 +153,9 @@ def test_set_writes_one_place_and_unset_removes_it(
     assert "s3cret" not in done.stdout + done.stderr + gone.stdout + gone.stderr
 
 
-@pytest.mark.parametrize(("given", "value"), [("a b\n", b"a b"), ("a\n\n", b"a\n"), ("", b""), ("\t", b"\t")])
+@pytest.mark.parametrize(
+    ("given", "value"), [("a b\n", b"a b"), ("a\nb\n", b"a\nb\n"), ("", b""), ("\t", b"\t")]
+)
 def test_a_value_from_standard_input_is_taken_as_it_is(
     zk: KazooClient, site: Deployment, given: str, value: bytes
 ) -> None:

@@ -246,15 +246,96 @@ CONSTRUCTS = [
 
 @pytest.mark.parametrize(("template", "text"), CONSTRUCTS)
 def test_each_construct_of_kolla_mesos_renders_as_in_plain_jinja2(template: str, text: str) -> None:
-    """What a definition or a file could say to kolla-mesos means the same here, byte for byte."""
+    """What a definition or a file could say to kolla-mesos means the same here. Only a file's final newline,
+    which jinja2 cuts, stays."""
     assert plain(template) == text
     assert render(template) == text
     renderer = Renderer(context())
-    assert renderer.content("x", template.encode()) == text.encode()
+    newline = "\n" if template.endswith("\n") else ""
+    assert renderer.content("x", template.encode()) == f"{text}{newline}".encode()
     assert renderer.missing == ()
 
 
 # -- values
+
+
+@pytest.mark.parametrize(
+    "value", ["yes", "on", "1", "true", "y", "t", "Yes", "ON", "TRUE", "Y", "T", 1, True]
+)
+def test_bool_has_the_true_values_of_ansible(value: object) -> None:
+    template = f"{{{{ {value!r} | bool }}}}"
+    assert render(template) == "True"
+
+
+@pytest.mark.parametrize(
+    "value", ["no", "off", "0", "false", "n", "f", "", "2", "yes!", " true", 0, False, None]
+)
+def test_bool_is_false_for_everything_else(value: object) -> None:
+    assert render(f"{{{{ {value!r} | bool }}}}") == "False"
+
+
+GLOBALS = ["namespace", "dict", "range", "lipsum", "cycler", "joiner"]
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_a_published_variable_wins_over_a_global_of_jinja2(name: str) -> None:
+    template = f"{{{{ {name} }}}}"
+    assert variable_names([Text("label", template)]) == {name}
+    assert render(template, variables={name: "kube-system"}) == "kube-system"
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+@pytest.mark.parametrize("use", ["{{ %s }}", "{{ 'a' ~ %s }}", "{{ %s | upper }}", "{% if %s %}{% endif %}"])
+def test_a_global_of_jinja2_is_not_the_value_of_a_missing_variable(name: str, use: str) -> None:
+    assert f"missing: {name} (used in a line 1" in complaint(use.replace("%s", name))
+
+
+def test_a_global_of_jinja2_can_be_called_unless_a_variable_has_its_name() -> None:
+    template = (
+        "{% set ns = namespace(n=0) %}{% for i in range(3) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}"
+    )
+    assert render(template + "{{ dict(a=1) }}") == "3{'a': 1}"
+    assert "TypeError" in complaint("{{ range(3) }}", variables={"range": "10.0.0.1-10.0.0.9"})
+    assert render("{{ namespace is defined }} {{ namespace | default('none') }}") == "False none"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "get_hostname",
+        "list_ips_by_service",
+        "distro.upper",
+        "'a'.upper",
+        "self",
+        "namespace(a=1)",
+        "cycler('a', 'b')",
+        "roles.split() | map('upper')",
+        "m",
+    ],
+)
+def test_a_python_object_is_never_written(expression: str) -> None:
+    """It would be `<function ... at 0x7f...>`, in a file that counts as rendered."""
+    reason = complaint("{% macro m() %}{% endmacro %}\n{{ " + expression + " }}")
+    assert reason.startswith("a line 2: the value is neither text, a number, a list nor a mapping")
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("none", "None"),
+        ("1.5", "1.5"),
+        ("[1, (2,)]", "[1, (2,)]"),
+        ("{'a': true}", "{'a': True}"),
+        ("range(2)", "range(0, 2)"),
+    ],
+)
+def test_every_other_value_is_written_as_jinja2_does(expression: str, text: str) -> None:
+    assert render("{{ " + expression + " }}") == text
+
+
+def test_a_name_that_a_template_sets_is_not_a_global() -> None:
+    assert render("{% set range = 'a-b' %}{{ range }}") == "a-b"
+    assert render("{% for dict in ['x'] %}{{ dict }}{% endfor %}") == "x"
 
 
 @pytest.mark.parametrize("service", ["infra/mariadb/mariadb", "a/mariadb"])
@@ -345,7 +426,7 @@ def test_an_error_of_the_ensemble_is_not_taken_for_one_of_the_template() -> None
         ("{{ groups[a] }}{{ hostvars }}{{ get_ip_address(api_interface) }}", ["a", "api_interface"]),
         ("{{ get_hostname() }}{{ list_ips_by_service(a, b) }}{{ ready_instances(c) }}", ["a", "b", "c"]),
         ("{{ inventory_hostname }}{{ ansible_hostname }}{{ deployment_id }}{{ service_name }}", []),
-        ("{{ range(3) | list }}{{ cpu_count }}", []),
+        ("{{ range(3) | list }}{{ cpu_count }}", ["range"]),
         ("{% raw %}{{ a }}{% endraw %}{# {{ b }} #}{{ '{{ c }}' }}", []),
     ],
 )
@@ -681,7 +762,7 @@ def test_a_znode_of_zero_length_is_a_value() -> None:
 def test_missing_may_be_empty_with_one_warning_for_each_name(log_lines: LogLines) -> None:
     """KOLLA_MISSING_VARIABLES=empty keeps what kolla-mesos did, but not silently."""
     renderer = Renderer(context(), missing_is_empty=True)
-    assert renderer.content("f", b"a={{ a }}\nb={{ b }}\na={{ a }}\n") == b"a=\nb=\na="
+    assert renderer.content("f", b"a={{ a }}\nb={{ b }}\na={{ a }}\n") == b"a=\nb=\na=\n"
     renderer.check(looked_at)
     assert [(line.level, line.message) for line in log_lines()] == [
         ("warning", "a is missing and was rendered as empty text: used in file f line 1; file f line 3"),
@@ -885,13 +966,13 @@ def test_text_that_utf_8_can_not_encode_is_reported() -> None:
         Renderer(context()).content("f", rb'{{ "\ud800" }}')
 
 
-@pytest.mark.parametrize(("newline", "kept"), [("\n", ""), ("\r\n", ""), ("\n\n", "\n"), ("\r\n\r\n", "\n")])
-def test_a_rendered_file_has_jinja2s_newlines(newline: str, kept: str) -> None:
-    """One trailing newline is cut and CRLF becomes LF, as jinja2 does by default."""
+@pytest.mark.parametrize(
+    ("newline", "kept"), [("", ""), ("\n", "\n"), ("\r\n", "\n"), ("\n\n", "\n\n"), ("\r\n\r\n", "\n\n")]
+)
+def test_a_rendered_file_keeps_its_final_newlines(newline: str, kept: str) -> None:
+    """As with Ansible's template module. CRLF becomes LF, as jinja2 does by default."""
     template = f"a{newline}{{{{ distro }}}}{newline}"
-    content = Renderer(context()).content("f", template.encode())
-    assert content == plain(template).encode()
-    assert content.decode().endswith(f"ubuntu{kept}")
+    assert Renderer(context()).content("x", template.encode()) == f"a{kept}ubuntu{kept}".encode()
 
 
 def test_one_text_does_not_see_what_another_one_set() -> None:

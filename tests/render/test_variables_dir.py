@@ -19,14 +19,16 @@ from tests.publishing import write_files
     [
         (b"s3cret", "s3cret"),
         (b"s3cret\n", "s3cret"),
-        (b"s3cret\n\n", "s3cret\n"),
+        (b"s3cret\n\n", "s3cret\n\n"),
+        (b"-----BEGIN\n-----END\n", "-----BEGIN\n-----END\n"),
+        (b"one\ntwo", "one\ntwo"),
         (b"s3cret\r\n", "s3cret\r"),
         (b"", ""),
         (b"\n", ""),
         (" ü {{ x }} ".encode(), " ü {{ x }} "),
     ],
 )
-def test_a_value_is_the_file_without_one_newline(tmp_path: Path, content: bytes, value: str) -> None:
+def test_a_value_of_one_line_is_read_without_its_newline(tmp_path: Path, content: bytes, value: str) -> None:
     """As the operator's tool reads a file of variables/."""
     write_files(tmp_path, a=content, other=b"\xff")
     assert variables_dir.read(str(tmp_path), {"a", "absent"}) == {"a": value}

@@ -10,6 +10,7 @@ from collections.abc import Container
 from getpass import getpass
 
 from kolla_mesos_start.definition.forms import bad_segment
+from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.deployment.changes import shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
@@ -187,12 +188,12 @@ def _value(options: argparse.Namespace) -> bytes:
 
 
 def _from_standard_input(name: str) -> bytes:
-    """The typed value, or all of standard input without its last newline."""
+    """The typed value, or the value in standard input."""
     if sys.stdin is None:
         raise BadUsage("-: standard input is closed, so there is no value to read")
     if sys.stdin.isatty():
         return os.fsencode(_typed(name))
-    return sys.stdin.buffer.read(MAX_DATA + 2).removesuffix(b"\n")
+    return value_of(sys.stdin.buffer.read(MAX_DATA + 2))
 
 
 def _typed(name: str) -> str:

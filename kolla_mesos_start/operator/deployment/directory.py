@@ -1,8 +1,8 @@
 """A directory that holds a deployment, as an operator keeps it under version control.
 
     DIR/
-      variables/<name>                            a value for the whole deployment: the file's content
-                                                  without one newline at its end
+      variables/<name>                            a value for the whole deployment: the file's content,
+                                                  a single line without the newline at its end
       variables.yml                               or all values in one file, as a mapping
       secrets.yml                                 variables whose values are generated: a mapping of
                                                   names to kinds, `password` or `fernet`
@@ -29,6 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment import acl, formats, launch
 from kolla_mesos_start.operator.deployment.acl import Plan
@@ -376,10 +377,9 @@ class _DirectoryPass:
         return values
 
     def value(self, path: Path) -> bytes:
-        """The value of a variable, without the newline that editors add at the end of a file."""
+        """The value of a variable in a file."""
         self.sources[self.node(path.parent) + path.name] = DataSource(self.relative(path))
-        data = self.read(path) or b""
-        value = data[:-1] if data.endswith(b"\n") else data
+        value = value_of(self.read(path) or b"")
         try:
             value.decode()
         except UnicodeDecodeError as error:

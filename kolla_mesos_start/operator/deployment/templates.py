@@ -21,8 +21,9 @@ _PARTS = re.compile(
 )
 # Filters and tests that the agent adds to those of jinja2.
 _ENVIRONMENT = Environment()
-# Names that jinja2 defines.
-_SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs", *_ENVIRONMENT.globals}
+# Names that jinja2 defines, and functions of it unless they are used as variables.
+_SPECIAL = {"loop", "self", "super", "caller", "varargs", "kwargs"}
+_FUNCTIONS = set(_ENVIRONMENT.globals)
 # The variables that are not texts.
 _OBJECTS = {"groups", "hostvars", "cpu_count"}
 # Functions whose first argument is a service.
@@ -104,7 +105,9 @@ def _read(source: str) -> Template:
     tree = _parse(rest)
     own = {name.name for name in tree.all(nodes.Name) if name.ctx != "load"}
     own.update(macro.name for macro in tree.all(nodes.Macro))
-    own.update(_SPECIAL)
+    called = [call.node for call in tree.all(nodes.Call) if isinstance(call.node, nodes.Name)]
+    used_otherwise = {name.name for name in tree.all(nodes.Name) if not any(name is node for node in called)}
+    own.update(_SPECIAL, _FUNCTIONS - used_otherwise - names.keys())
     for name in tree.all(nodes.Name):
         names[name.name] = min(name.lineno, names.get(name.name, name.lineno))
     return Template(

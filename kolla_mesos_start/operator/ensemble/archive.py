@@ -10,7 +10,7 @@
     services/<service>/variables/...
     services/<service>/files/<name>
 
-Pure. The value of a variable ends with a newline here, as in a directory, and without one in the tree.
+Pure. All contents are those of the tree, byte for byte.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def is_definition(path: str) -> bool:
 
 
 def pack(snapshot: Snapshot) -> bytes:
-    files = {_name(path): _content(path, data) for path, data in snapshot.published.items()}
+    files = {_name(path): data for path, data in snapshot.published.items()}
     if snapshot.acl:
         files[ACL] = snapshot.acl
     if snapshot.events:
@@ -97,15 +97,6 @@ def _name(path: str) -> str:
     if path.startswith(f"{VARIABLES}/"):
         return path
     return f"{SERVICES}/{path}/{DEFINITION}" if is_definition(path) else f"{SERVICES}/{path}"
-
-
-def _content(path: str, data: bytes) -> bytes:
-    return data + b"\n" if _is_variable(path) else data
-
-
-def _is_variable(path: str) -> bool:
-    parts = path.split("/")[:-1]
-    return VARIABLES in parts and FILES not in parts
 
 
 # -- unpacking ------------------------------------------------------------------------------------
@@ -166,7 +157,7 @@ def _published(name: str, data: bytes) -> tuple[str, bytes]:
     path = "/".join(parts[1:] if parts[0] == SERVICES else parts)
     if is_definition(path) or (parts[0] != SERVICES and (parts[0] != VARIABLES or len(parts) != 2)):
         raise BadDefinition([f"{name}: unknown name in a snapshot"])
-    return path, data[:-1] if _is_variable(path) and data.endswith(b"\n") else data
+    return path, data
 
 
 def _differences(digests: Mapping[str, str], files: Mapping[str, bytes]) -> Iterator[str]:

@@ -31,7 +31,7 @@ def test_a_directory_is_read_as_the_tree_that_it_draws(tmp_path: Path) -> None:
         variables__region="one\n",
         services__db__definition_json=DEFINITION,
         services__db__variables__size="3",
-        services__db__variables__web1__size="5\n\n",
+        services__db__variables__web1__size="5\n6\n",
         services__db__files__conf=b"\xff\x00",
         services__a__b__definition_yml="commands: {}\n",
     )
@@ -40,7 +40,7 @@ def test_a_directory_is_read_as_the_tree_that_it_draws(tmp_path: Path) -> None:
     assert deployment.variables == {"region": b"one"}
     assert (nested.name, nested.source) == ("a/b", "services/a/b/definition.yml")
     assert db.definition == DEFINITION.encode()
-    assert db.variables == ({"size": b"3"}, {"web1": {"size": b"5\n"}})
+    assert db.variables == ({"size": b"3"}, {"web1": {"size": b"5\n6\n"}})
     assert db.files == {"conf": b"\xff\x00"}
 
 

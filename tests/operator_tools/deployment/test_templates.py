@@ -50,6 +50,8 @@ def test_the_services_that_a_template_lists() -> None:
         ("{% raw %}{{ a }}{% endraw %}{{ b }}", {"b": 1}),
         ("{# {{ a }} #}{{ true }}{{ None }}", {}),
         ("a\r\n{{ b }}", {"b": 2}),
+        ("{% set a = namespace(b=1) %}{{ range(2) }}", {}),
+        ("{{ namespace ~ 1 }}\n{{ range }}{{ range(2) }}", {"namespace": 1, "range": 2}),
     ],
 )
 def test_the_names_that_a_template_looks_up(source: str, names: dict[str, int]) -> None:

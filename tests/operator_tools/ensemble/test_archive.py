@@ -16,7 +16,7 @@ from kolla_mesos_start.operator.deployment import directory
 from kolla_mesos_start.operator.ensemble.archive import ABOUT, Snapshot, pack, unpack
 
 PUBLISHED = {
-    "variables/region": b"one\n",
+    "variables/region": b"one\ntwo\n",
     "variables/empty": b"",
     "infra/db": b'{"commands": {}}',
     "infra/db/variables/size": b"3",
@@ -84,7 +84,7 @@ def test_an_unpacked_snapshot_can_be_published(tmp_path: Path) -> None:
             assert data is not None
             path.write_bytes(data.read())
     found = directory.read(tmp_path)
-    assert found.variables == {"region": b"one\n", "empty": b""}
+    assert found.variables == {"region": b"one\ntwo\n", "empty": b""}
     service = next(each for each in found.services if each.name == "infra/db")
     assert service.files == {"conf": b"\x00\xff\n"}
     assert (service.variables.own, service.variables.hosts) == ({"size": b"3"}, {"web1": {"size": b"5"}})
