@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from kolla_mesos_start.operator.deployment.findings import counted
-from kolla_mesos_start.operator.ensemble.containers import Container
-from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live import causes, service_causes
 from kolla_mesos_start.operator.live.cause import MAY_SEEM, Cause, service_node
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.lines import Line
@@ -84,13 +83,18 @@ def cause_data(cause: Cause) -> dict[str, Any]:
     }
 
 
-def not_current(containers: Sequence[Container]) -> Iterator[str]:
+def not_current(services: Sequence[LiveService]) -> Iterator[str]:
     """How many containers run something older than what is published, by what replaces it."""
-    restart = sum(each.needs_restart for each in containers)
+    containers = [each for service in services for each in service.containers]
+    now = time.time()
+    older = sum(bool(service_causes.why_keep(one, each, now)) for one in services for each in one.containers)
+    restart = sum(each.needs_restart for each in containers) - older
     refreshing = sum(each.is_refreshing for each in containers)
     old_files = sum(each.keeps_old_files for each in containers)
     if restart:
         yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
+    if older:
+        yield f"{counted(older, 'older container')} kept until the new version is ready"
     if refreshing:
         yield f"{counted(refreshing, 'container')} refreshing"
     if old_files:  # The service is up, so the operator needs this hint to run `explain`.
