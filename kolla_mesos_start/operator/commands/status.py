@@ -378,7 +378,8 @@ for how long.
 Each container has its generation, and lists what has changed since it started: its definition, variables or
 files (by name), or its image. "restart it" means that it needs a restart to get the changes; "keep it" that
 the new version is not ready on another host yet, so that this container may be the last one that works;
-"refreshing" that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up, else 1.
+"refreshing" that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up,
+else 1.
 
 During a rollout the line of a service says how many of its containers run what is published, which refresh,
 which have failed or need a restart, and for how long. With --host, as many instances are wanted as there are
