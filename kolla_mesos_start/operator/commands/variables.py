@@ -10,7 +10,7 @@ from collections.abc import Container
 from getpass import getpass
 
 from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.definition.texts import value_of
+from kolla_mesos_start.definition.texts import untidy, value_of
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.operator.deployment.changes import shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
@@ -94,6 +94,8 @@ def run_set(invocation: Invocation) -> int:
     data = _value(invocation.options)
     znodes, name = _place(invocation)
     _note_given(invocation, name)
+    if what := untidy(data.decode()):
+        invocation.err.print(f"warning: {name} {what}, which becomes a part of what uses it")
     path, client = places(znodes, name)[0], invocation.client
     with publication.locked(client, znodes, action="set") as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)

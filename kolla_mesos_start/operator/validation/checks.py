@@ -23,7 +23,7 @@ from kolla_mesos_start.definition.model import (
     Ready,
     Step,
 )
-from kolla_mesos_start.definition.texts import sublabel
+from kolla_mesos_start.definition.texts import sublabel, untidy
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, counted
 from kolla_mesos_start.operator.deployment.secrecy import is_secret
 from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
@@ -505,8 +505,8 @@ def bad_value(name: str, value: str) -> str | None:
     """Why this value of a variable is probably a mistake; None if it is not."""
     if "{{" in value or "{%" in value:
         return f"{name} contains a template, but values are not rendered: write the text itself"
-    if value.endswith("\r"):
-        return f"{name} ends with a carriage return, as in files of Windows: remove it"
+    if untidy(value):
+        return f"{name} {untidy(value)}: remove it, or it becomes a part of the value"
     if _PLACEHOLDER.fullmatch(value.strip()):
         return f"{name} is a placeholder: give it a value of your own"
     if not value.strip() and is_secret(name):
