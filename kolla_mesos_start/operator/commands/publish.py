@@ -62,7 +62,9 @@ def run(invocation: Invocation) -> int:
     # Read afterwards: a container that started meanwhile may have read the old values.
     outdated.show(
         invocation.out,
-        outdated.outdated(invocation.client, invocation.znodes, loaded.deployment, publisher.changed),
+        outdated.outdated(
+            invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
+        ),
     )
     return 0
 

@@ -7,11 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Container
+from contextlib import suppress
 from getpass import getpass
 
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.definition.texts import untidy, value_of
-from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
 from kolla_mesos_start.operator.deployment.changes import shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import MAX_DATA
@@ -54,6 +55,9 @@ def run_get(invocation: Invocation) -> int:
     _note_given(invocation, name)
     path, data = next(iter(found.items()))
     invocation.err.print(f"found at {path}")
+    with suppress(AccessDenied):  # An agent's identity may read its own variables only.
+        readers = [each.name for each in variables.changed(invocation.client, znodes, name).readers]
+        invocation.err.print(f"read by {listed(readers) if readers else 'no published service'}")
     if invocation.as_json:
         invocation.print_json({"name": name, "value": data.decode(errors="replace"), "path": path})
     else:

@@ -38,7 +38,11 @@ def read(path: Path) -> bytes:
             raise BadDefinition(["a directory: expected a file"])
         if path.exists() and not path.is_file():  # Opening a named pipe would block.
             raise BadDefinition(["neither a file nor a directory: remove it"])
-        return path.read_bytes()
+        data = path.read_bytes()
+        if data.startswith(b"$ANSIBLE_VAULT"):
+            decrypt = f"decrypt a copy: ansible-vault decrypt --output COPY {path.name}"
+            raise BadDefinition([f"ansible-vault has encrypted it: {decrypt}"])
+        return data
     except FileNotFoundError as error:
         raise BadDefinition(["a link to a missing file"]) from error
     except OSError as error:

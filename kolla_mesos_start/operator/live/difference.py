@@ -86,7 +86,7 @@ def difference(
     removals, kept = published.prunable(client, znodes, before, deployment)
     only_prune = removals.written(before)
     users = {node: _users(node, deployment) for node in only_prune if is_variable(node)}
-    old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
+    old = outdated.outdated(client, znodes, deployment, before, (change.node for change in changed))
     return Difference(changed, only_prune, users, kept, old, Mask(before, after, declared=declared))
 
 

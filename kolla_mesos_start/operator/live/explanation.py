@@ -33,7 +33,14 @@ def lines(
 ) -> Iterator[Line]:
     """Each cause with what it blocks, and then what is up. What an earlier cause blocks is not repeated."""
     shown: set[str] = set()
-    for cause in found:
+    absent = [cause for cause in found if cause.kind == "absent"]
+    has_begun = any(each.begun or each.containers for each in deployment.services.values())
+    if len(absent) > 1 and not has_begun:
+        what = f"no container of {counted(len(absent), 'service')} was ever started, or none has reached"
+        yield _line("ROOT CAUSE", "bold red", f"{what} ZooKeeper: start them, or see the log of one")
+    else:
+        absent = []
+    for cause in (each for each in found if each not in absent):
         head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
         yield _line(head, style, cause.text)
         chains = [chain for chain in cause.blocks if not _is_own(chain, cause, deployment)]

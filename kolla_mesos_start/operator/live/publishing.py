@@ -31,6 +31,7 @@ from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.publication import RESTORE, PublicationMark
 
 SHOWN = 5  # names, in a message
+MANY = 40  # znodes of a first publication: more are only counted
 
 
 class UnfinishedRestore(AgentError):
@@ -78,8 +79,18 @@ class Publishing:
             if before or prepared is None:
                 prepared = self._prepare(before)
             lock.left = _left_over(lock.interrupted, prepared)
-            publisher = Publisher(client, znodes, before, lock)
+            wanted = directory.nodes(prepared.source.deployment)
+            is_long = not before and len(wanted) > MANY
+            report = (lambda change: None) if is_long else print
+            publisher = Publisher(client, znodes, before, lock, report)
             self._write(publisher, prepared)
+        if is_long:
+            variables = sum(map(is_variable, publisher.changed))
+            services = prepared.source.deployment.services
+            print(
+                f"created {counted(len(services), 'service')} with {counted(variables, 'variable')} and"
+                f" {counted(sum(len(each.files) for each in services), 'file')}"
+            )
         for command in not_run_again(prepared.before, directory.definitions(prepared.source.deployment)):
             self._note(
                 f"note: {command} has changed, but not its generation: where it is done, it does not run"

@@ -706,6 +706,15 @@ def test_each_blocked_chain_has_a_line() -> None:
     ]
 
 
+def test_nothing_that_was_ever_started_is_one_line() -> None:
+    """What is wrong besides, is shown; once a container has started, each missing one is named."""
+    tree = {name: definition() for name in ("api", "db", "web")} | {"bad": "{"}
+    first, second = explained(tree)
+    assert first.startswith("ROOT CAUSE  no container of 3 services was ever started")
+    assert "the definition of bad can't be read" in second
+    assert len(explained({**tree, "web/.containers/1": container("starting")})) > 2
+
+
 def test_an_invalid_definition_blocks_its_dependents() -> None:
     tree = {"db": "[]", "web": definition("db/daemon"), "web/.containers/1": container("waiting")}
     assert explained(tree) == [
