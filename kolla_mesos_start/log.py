@@ -26,7 +26,11 @@ CHUNK = 4096  # bytes (PIPE_BUF) that a pipe accepts without blocking once poll(
 LINE_LIMIT = 60 * 1024  # bytes; a pipe holds 64 KiB, so a longer line could never be written at once
 LAST_LINE_TIMEOUT = 1.0  # seconds that the last line waits for a reader
 # Control characters in a name must not forge a line, in the log or on a terminal.
-CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+# Besides control characters, those that end a line or change the direction of the following ones.
+CONTROLS = {
+    code: repr(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
 
 
 class Output:

@@ -35,6 +35,21 @@ def value_of(data: bytes) -> bytes:
     return data[:-1] if data.find(b"\n") == len(data) - 1 else data
 
 
+def untidy(value: str) -> str:
+    """What the value of a variable has that nobody sees, and a password should not have; or nothing."""
+    line = value.rstrip("\n")
+    if value.startswith("\ufeff"):
+        return "begins with a byte order mark"
+    if "\r" in value:
+        return f"{'ends with' if line.endswith(chr(13)) else 'has'} a carriage return, as in files of Windows"
+    if "\n" in line or not line.strip():
+        return ""
+    if value != line:
+        return "ends with a newline"
+    edges = [where for where, blank in (("begins", line[0]), ("ends", line[-1])) if blank.isspace()]
+    return f"{' and '.join(edges)} with a blank" if edges else ""
+
+
 if TYPE_CHECKING:
     Render = Callable[[Text], str]
 

@@ -27,22 +27,24 @@ def execution(number: int, program: str | None, word: str, path: str | None) -> 
     `number` is the errno, `program` the name that may be shown, `path` the PATH that was searched.
     """
     name = f"program {program!r}" if program else "its program"
+    place = _place(word, path)
+    if number in MISSING and place:
+        return f"{name} is there, but {_interpreter(place, bool(program))}"
     if number in MISSING:
         where = "" if "/" in word else " in PATH"
-        return (
-            f"{name} was not found{where}, or its interpreter is missing: correct the command, or install it"
-            " in the image"
-        )
-    mode = _mode(word, path) if number == errno.EACCES else None
+        return f"{name} was not found{where}: correct the command, or install it in the image"
+    mode = stat.S_IMODE(os.stat(place).st_mode) if place and number == errno.EACCES else None
     if mode is not None and not mode & 0o111:
         return (
             f"{name} is not executable (mode {mode:04o}): set its x bit (chmod a+x), or write its interpreter"
             " before it in the command"
         )
+    if place and mode is not None and os.statvfs(place).f_flag & os.ST_NOEXEC:
+        return f"{name} can't be executed: it is on a mount with the option noexec: put it elsewhere"
     if mode is not None:
         return (
             f"{name} can't be executed by uid {os.geteuid()}: Permission denied (mode {mode:04o}): change its"
-            " mode or its owner; its directory, or a noexec mount, may forbid it too"
+            " mode or its owner; its directory or its interpreter may forbid it too"
         )
     if number == errno.ENOEXEC:
         return (
@@ -51,17 +53,29 @@ def execution(number: int, program: str | None, word: str, path: str | None) -> 
     return f"{name} can't be executed: {os.strerror(number)}"
 
 
-def _mode(word: str, path: str | None) -> int | None:
-    """The permission bits of the file that was found in PATH; None if it can't be seen."""
+def _place(word: str, path: str | None) -> str | None:
+    """The file that was found in PATH; None if it can't be seen."""
     places = [""] if "/" in word else (os.defpath if path is None else path).split(os.pathsep)
-    for place in places:
-        try:
-            found = os.stat(os.path.join(place, word))
-        except OSError:
-            continue
-        if stat.S_ISREG(found.st_mode):
-            return stat.S_IMODE(found.st_mode)
-    return None
+    return next(filter(os.path.isfile, (os.path.join(place, word) for place in places)), None)
+
+
+def _interpreter(place: str, is_shown: bool) -> str:
+    """Why the interpreter of a program that exists was not found."""
+    try:
+        with open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            line = file.readline(256).rstrip(b"\n")
+    except OSError:
+        line = b""
+    if line.startswith(b"#!"):
+        if line.endswith(b"\r"):
+            return (
+                "its first line ends with a carriage return, as in files of Windows, so its interpreter was"
+                " not found: write it with the line ends of Unix"
+            )
+        words = line[2:].split()
+        shown = f" {os.fsdecode(words[0])!r}" if words and is_shown else ""
+        return f"its interpreter{shown} was not found: correct its first line, or install it in the image"
+    return "its loader was not found: it is for another C library, or for another architecture"
 
 
 def reading(path: str, error: OSError) -> str:

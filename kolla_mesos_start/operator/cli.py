@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 from kolla_mesos_start import __version__, log
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.operator.terminal.folding import wrapped
+from kolla_mesos_start.operator.terminal.printable import guarded
 from kolla_mesos_start.processes import hide_memory
 
 TYPE_CHECKING = False
@@ -196,12 +197,13 @@ class CommandParser(ToolParser):
 def main() -> NoReturn:
     """Run the command line, and exit."""
     hide_memory()  # A core file (Ctrl-\) would contain secrets.
-    logging.basicConfig(format=f"{PROGRAM}: %(message)s")
-    log.OUTPUT.program, log.OUTPUT.level = PROGRAM, log.LEVELS.index("warning")
     # A closed stream is None, and a connection would get its descriptor.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The locale may lack characters.
+    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
+    logging.basicConfig(format=f"{PROGRAM}: %(message)s")
+    log.OUTPUT.program, log.OUTPUT.level = PROGRAM, log.LEVELS.index("warning")
     try:
         status = run(sys.argv[1:])
         sys.stdout.flush()

@@ -10,11 +10,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.definition.forms import bad_segment
@@ -25,6 +27,7 @@ from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.terminal.confirmation import confirmed
+from kolla_mesos_start.operator.terminal.printable import printable
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -59,10 +62,22 @@ class BadConnection(BadEnvironment):
 
 
 class OutputConsole(Console):
-    """Leaves a closed pipe to `main`: rich would exit with a status of its own."""
+    """A console that takes no text for markup, and sends no escape sequence but its own."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Called for everything that is printed."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Called for a string: Text would drop some control characters."""
+        return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Called while the error is handled."""
+        """Called while the error is handled. Leave it to `main`: rich would exit with a status of its own."""
         raise
 
 
@@ -71,8 +86,7 @@ class Invocation:
 
     def __init__(self, options: argparse.Namespace, environ: Mapping[str, str], stack: ExitStack) -> None:
         self.options, self.environ = options, environ
-        self.out = OutputConsole(highlight=False, soft_wrap=True)
-        self.err = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
+        self.out, self.err = OutputConsole(), OutputConsole(stderr=True)
         self._stack = stack
         self._client: OperatorClient | None = None
 
@@ -179,7 +193,7 @@ class Invocation:
                 f"warning: {names.get(variable, variable)}: every user of this host can read {path} (mode"
                 f" {mode:04o}), and then has your rights in ZooKeeper: chmod 600 {path}"
             )
-            self.err.print(text, markup=False)
+            self.err.print(text)
 
     def confirmed(self, what: str) -> bool:
         """Whether the operator confirms `what`. The session stays alive while the question is open."""

@@ -12,6 +12,7 @@ from functools import partial
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
+from kolla_mesos_start.definition.texts import untidy
 from kolla_mesos_start.errors import BadDefinition, CannotRender, listed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
@@ -87,6 +88,7 @@ class Preparer:
         self.election: Mapping[str, str] | None = None
         self._settings, self._znodes = settings, published.znodes
         self._loop = published.client.loop
+        self._untidy: set[str] = set()  # variables that a warning has named
 
     def of(self, service: str, *, recorded: bool = False) -> Preparer:
         """A preparer for another service, whose images may be of any generation.
@@ -160,6 +162,14 @@ class Preparer:
 
     def _variables(self, names: frozenset[str]) -> Variables:
         """Each variable from KOLLA_VARIABLES_DIR, or else from ZooKeeper."""
+        found = self._found(names)
+        for name, value in found.values.items():
+            if name not in self._untidy and untidy(value):
+                self._untidy.add(name)
+                log.warning("the variable %s %s, which becomes a part of what uses it", name, untidy(value))
+        return found
+
+    def _found(self, names: frozenset[str]) -> Variables:
         if self._settings.variables_dir is None:
             return self.published.variables(names)
         from kolla_mesos_start.render import variables_dir

@@ -18,7 +18,7 @@ from kolla_mesos_start.files.permissions import execution, others_can_read, read
 @pytest.mark.parametrize(
     ("number", "mode", "expected"),
     [
-        (errno.ENOENT, None, "program 'serve' was not found in PATH, or its interpreter is missing: correct"),
+        (errno.ENOENT, None, "program 'serve' was not found in PATH: correct"),
         (errno.EACCES, 0o640, "program 'serve' is not executable (mode 0640): set its x bit (chmod a+x)"),
         (errno.EACCES, 0o700, r"program 'serve' can't be executed by uid \d+: Permission denied \(mode 0700"),
         (errno.EACCES, None, "program 'serve' can't be executed: Permission denied"),
@@ -34,6 +34,30 @@ def test_a_message_names_the_program_its_mode_and_the_remedy(
         (tmp_path / "serve").chmod(mode)
     said = execution(number, "serve", "serve", f"/nowhere:{tmp_path}")
     assert expected in said or re.match(expected, said)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"#!/bin/sh\r\necho\r\n", "its first line ends with a carriage return, as in files of Windows"),
+        (b"#!/no/python3 -I\n", "its interpreter '/no/python3' was not found: correct its first line"),
+        (b"\x7fELF", "its loader was not found: it is for another C library"),
+    ],
+)
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_program_that_exists_and_is_not_found_names_what_is_missing(
+    tmp_path: Path, content: bytes, expected: str, by_path: bool
+) -> None:
+    """The kernel says "No such file or directory" of its interpreter, too."""
+    (tmp_path / "serve").write_bytes(content)
+    (tmp_path / "serve").chmod(0o755)
+    if content.startswith(b"#!"):
+        with pytest.raises(FileNotFoundError):
+            os.execv(tmp_path / "serve", ["serve"])
+    word = str(tmp_path / "serve") if by_path else "serve"
+    said = execution(errno.ENOENT, word, word, f"/nowhere:{tmp_path}")
+    assert said.startswith(f"program {word!r} is there, but {expected}")
+    assert "/no/python3" not in execution(errno.ENOENT, None, word, str(tmp_path))
 
 
 def test_a_program_from_a_template_is_not_named(tmp_path: Path) -> None:

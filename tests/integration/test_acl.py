@@ -116,6 +116,29 @@ def clients(zookeeper: Server) -> Iterator[Mapping[str, KazooClient]]:
         next(generator, None)
 
 
+def test_a_difference_shows_no_value_of_a_restricted_variable(site: Site) -> None:
+    """Whatever its name is, by the directory's acl.yml or by the published one; also in other texts."""
+    text = (site.root / "acl.yml").read_text().replace("root_password", "origin")
+    write_files(
+        site.root,
+        acl_yml=text,
+        variables_yml="origin: s3cret-1\nplace: 'at s3cret-1'\ndirectory: x\nregion: y\n",
+    )
+    for name in ("operator", "stranger"):
+        out, err = site.ctl("diff", site.root, name=name, status=1)
+        assert (
+            "would create variables/origin: '***'\n" in out
+            and "would create variables/place: 'at ***'" in out
+        )
+        assert "s3cret" not in out + err
+    site.ctl("publish", site.root, "--no-validate")
+    (site.root / "acl.yml").unlink()
+    write_files(site.root, variables_yml="origin: s3cret-2\nplace: 'at s3cret-2'\ndirectory: x\nregion: y\n")
+    for words in (("diff", site.root), ("get", "--format=text")):
+        out, err = site.ctl(*words, status=int(words[0] == "diff"))
+        assert "***" in out and "at ***" in out and "s3cret" not in out + err
+
+
 def start_all(site: Site, containers: Containers) -> dict[str, Agent]:
     hosts = {DB: "db1", WEB: "web1", FRONT: "web1"}
     return {

@@ -258,8 +258,26 @@ def test_publishing_names_the_containers_that_run_an_older_version(
         root,
         services__web__definition_yml="service: {daemon: {command: other, on_change: {signal: HUP}}}",
     )
-    follow = "these containers refresh their files without a restart; other changes need one:\n"
-    assert publish(root, deployment).stdout.endswith(f"{follow}  web on h1: starting\n")
+    assert publish(root, deployment).stdout.endswith(
+        f"{older}  web on h1: starting\n"
+    )  # It was started without.
+    follow = "these containers refresh their files without a restart:\n"
+    for more, words in (
+        ("dependencies: [db/x], ", follow),
+        ("ready: {alive: 1}, ", older),
+        ("ready: {alive: 1}, files: {conf: {dest: /x}}, ", follow),
+        ("env: {R: '{{ region }}'}, ", older),
+    ):
+        daemon = f"{{command: other, {more}on_change: {{signal: HUP}}}}"
+        write_files(
+            root,
+            services__web__definition_yml=f"service: {{daemon: {daemon}}}",
+            services__web__files__conf="x",
+        )
+        assert publish(root, deployment, "--no-validate").stdout.endswith(f"{words}  web on h1: starting\n")
+    write_files(root, variables_yml="region: three\ndb_password: s3cret-1\n")
+    assert publish(root, deployment, "--no-validate").stdout.endswith("  web on h1: starting\n")
+    (root / "services/web/files/conf").unlink()
     write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
     publish(root, deployment)
     write_files(root, services__a__db__variables_yml="extra: one\n")

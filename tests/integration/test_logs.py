@@ -65,6 +65,19 @@ def test_a_program_that_fails_or_is_missing_is_named(
     assert "docker can't be executed here: No such file or directory" in missing.stderr
 
 
+def test_what_a_container_engine_prints_reaches_no_terminal(
+    deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    """Neither on standard output, nor on standard error; a line may be long, or have no end."""
+    publish(deployment, "a/web", NEVER_READY)
+    containers.start("a/web", HERE, KOLLA_LOGS="podman logs site_web")
+    tool_says(deployment, "podman logs site_web", "status", status=1)
+    script = r"printf '\033[2J\302\233x\r\nsecond\r'; printf '\033]0;t\007' >&2; printf '%090000d' 7"
+    done = ctl(deployment, "logs", "web", PATH=program(tmp_path / "bin", "podman", script))
+    assert done.stdout == f"\\x1b[2J\\x9bx\\r\nsecond\\r\\x1b]0;t\\x07{7:090000d}"
+    assert done.stderr == ""
+
+
 def test_a_log_that_cannot_be_read_does_not_hide_the_others(
     deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
@@ -93,7 +106,7 @@ def test_a_file_is_shown_without_control_characters(
     containers.start("a/web", "h1", KOLLA_LOGS=str(log))
     said = tool_says(deployment, f"see {log} on h1", "explain", status=1)
     assert "ended" in said
-    assert ctl(deployment, "logs", "web").stdout == "began\n\tin vain?[2J\n"
+    assert ctl(deployment, "logs", "web").stdout == "began\n\tin vain\\x1b[2J\n"
     log.unlink()
     log.symlink_to("/etc/hostname")
     assert f"{log} can't be read" in tool(deployment, "logs", "web", status=1)

@@ -460,8 +460,7 @@ def test_a_missing_program_is_a_failed_attempt(site: Site) -> None:
     detail = site.detail()
     assert (detail["state"], detail["attempt"]) == ("error", 1)
     assert detail["message"] == (
-        "program '/nowhere/sync' was not found, or its interpreter is missing: correct the command, or"
-        " install it in the image"
+        "program '/nowhere/sync' was not found: correct the command, or install it in the image"
     )
 
 

@@ -53,6 +53,21 @@ def root(tmp_path: Path) -> Path:
     )
 
 
+def test_a_long_first_publication_is_counted(deployment: Deployment, tmp_path: Path) -> None:
+    """Later ones name each change."""
+    values = "".join(f"v{number}: x\n" for number in range(50))
+    files = {
+        "services__a__db__definition_yml": "service: {daemon: {command: db}}",
+        "services__a__db__files__x": "x",
+    }
+    root = write_files(tmp_path, variables_yml=values, **files)
+    said = ctl(deployment, "publish", root, "--no-validate").stdout
+    assert said.startswith("created 1 service with 50 variables and 1 file\npublished ")
+    root = write_files(tmp_path, variables_yml=f"{values}more: y\n")
+    said = ctl(deployment, "publish", root, "--no-validate").stdout
+    assert said.startswith(f"created {deployment.path}/variables/more\n")
+
+
 def test_a_directory_becomes_the_tree(zk: KazooClient, deployment: Deployment, root: Path) -> None:
     """The prefix and the deployment are created too, and the definition is JSON."""
     zk.delete(deployment.prefix, recursive=True)

@@ -280,6 +280,41 @@ def test_variables_can_be_given_and_what_runs_is_what_is_wanted(up: Start, place
     assert (place / "kept/site/node-2/web/srv/index.html").read_text().startswith("bye from ")
 
 
+def test_other_users_can_neither_read_nor_change_what_runs(up: Start, place: Path) -> None:
+    """Each znode of the private ZooKeeper is for the credential of the run, which is only in a file."""
+    run = up("--set", "greeting=bye", "--in", "kept", KOLLA_ZK_HOSTS="")
+    run.says("-- up; Ctrl-C ends it")
+    given = shell(f". {place}/kept/site/env; env -0").stdout
+    environ = dict(line.partition("=")[::2] for line in given.split("\0"))
+    credential = Path(environ["KOLLA_ZK_AUTH_FILE"]).read_text().strip()
+    assert credential.partition(":")[0] == "digest"
+    client = KazooClient(environ["KOLLA_ZK_HOSTS"], auth_data=[tuple(credential.split(":", 1))])
+    client.start(30)
+    paths = [path for path in below(client, "/") if path != "/zookeeper/config"]
+    acls = {path: client.get_acls(path)[0] for path in paths}
+    client.stop()
+    client.close()
+    assert len(paths) > 20
+    (own,) = acls["/"]
+    assert own.id.scheme == "digest" and own.id.id.startswith("up:")
+    assert {path: acl for path, acl in acls.items() if acl != [own]} == {}
+    password = credential.rpartition(":")[2].encode()
+    for pid in (run.process.pid, *processes_of(place)):
+        for name in ("cmdline", "environ"):
+            assert password not in Path(f"/proc/{pid}/{name}").read_bytes()
+    assert run.ends(signal.SIGINT) == 0
+    home = place / "kept/site/zookeeper"
+    assert sorted(path.name for path in home.iterdir()) == ["log", "zoo.cfg"]
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+def below(client: KazooClient, path: str) -> Iterator[str]:
+    """The znode and all znodes below it."""
+    yield path
+    for name in client.get_children(path):
+        yield from below(client, f"{path.rstrip('/')}/{name}")
+
+
 def test_secrets_are_generated_for_one_run_or_kept(up: Start, place: Path) -> None:
     """No value is printed; what a file has is used again by the next run."""
     write_files(place / "site", variables_yml="", secrets_yml="greeting: password\n")

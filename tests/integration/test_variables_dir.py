@@ -48,6 +48,21 @@ def test_files_take_precedence_over_znodes(
     assert "s3cret" not in agent.said
 
 
+def test_an_untidy_value_is_named_once(deployment: Deployment, containers: Containers, secrets: Path) -> None:
+    """Wherever it comes from; what it is, is never shown."""
+    (secrets / "password").write_bytes(b"s3cret\r\n")
+    definition = writes("conf", retries="{{ retries }}", env={"P": "{{ password }} {{ user }}"})
+    here = containers.directory / "0-web1"
+    shared = {"user": "nova ", "here": str(here)}
+    publish(deployment, "web", definition, files={"conf": "{{ password }} {{ user }}"}, shared=shared)
+    agent = containers.start("web", "web1", KOLLA_VARIABLES_DIR=str(secrets))
+    assert agent.ends() == 0
+    said = agent.said
+    assert said.count("the variable password ends with a carriage return, as in files of Windows") == 1
+    assert said.count("the variable user ends with a blank") == 1
+    assert "s3cret" not in said and said.count("the variable ") == 2
+
+
 def test_values_of_the_directory_never_reach_zookeeper(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, secrets: Path
 ) -> None:

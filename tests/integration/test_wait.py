@@ -17,7 +17,7 @@ from tests.agents import Containers, restarted
 from tests.conftest import Deployment
 from tests.operator_tools.trees import definition, one_time
 from tests.publishing import publish
-from tests.tool import TOOL, environ, tool
+from tests.tool import TOOL, environ, run_ctl, tool
 
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 
@@ -99,6 +99,18 @@ def test_wait_ends_if_a_container_ended_and_must_not_be_started_again(
     assert "missing: x" in tool(deployment, "wait", "--timeout", "4", status=75)
     zk.set(path, json.dumps({**ended, "retriable": False}).encode())
     assert "missing: x" in tool(deployment, "wait", "--timeout", "50", status=1)
+
+
+@pytest.mark.parametrize("name", ["[/red]", "[link=x]", ":smile:"])
+def test_a_command_is_shown_by_its_name_whatever_that_means_in_markup(
+    zk: KazooClient, deployment: Deployment, name: str
+) -> None:
+    publish(deployment, "db", SLEEP)
+    ended = {"stage": "render", "command": name, "reason": name, "retriable": False, "status": 78}
+    zk.create(f"{deployment.path}/status/h1/db/ended", json.dumps(ended).encode(), makepath=True)
+    for words in (("wait", "--timeout", "50"), ("status",), ("explain",), ("events",), ("timeline",)):
+        said = run_ctl(deployment, *words).stdout
+        assert name in said or words[0] in ("events", "timeline")
 
 
 def test_wait_ends_if_restarts_keep_failing(deployment: Deployment, containers: Containers) -> None:

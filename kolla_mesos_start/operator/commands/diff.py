@@ -25,9 +25,10 @@ SUBCOMMAND = Subcommand(
     description="""\
 Show what publishing a directory would change, and which containers would still run with the old state.
 
-Values are hidden if their name looks like a secret, or if secrets.yml or --secrets names them. Znodes that
-only `publish --prune` would remove are listed, but do not count as differences. The exit status is 1 if
-anything differs. Before the first publication everything is new. `publish --dry-run` does the same.
+Values are hidden if their name looks like a secret, if secrets.yml or --secrets names them, or if acl.yml
+restricts them. Znodes that only `publish --prune` would remove are listed, but do not count as differences.
+The exit status is 1 if anything differs. Before the first publication everything is new.
+`publish --dry-run` does the same.
 """,
     example="kolla_mesos_ctl diff etc/examples/keystone --deployment site",
     add_arguments=_add_arguments,

@@ -104,7 +104,7 @@ def _override(invocation: Invocation, service: LiveService, election: LiveElecti
         raise RefusedChange(_running(found))
     show(invocation.err, [*_hosts(election, time.time())])
     for host in wanted.without:
-        invocation.err.print(ONLY_IF.format(host), markup=False)
+        invocation.err.print(ONLY_IF.format(host))
     if not invocation.confirmed(_question(service, wanted, options)):
         return DECLINED
     elections.override(invocation.client, _at(invocation, service), found.turn, wanted)
@@ -174,11 +174,9 @@ def _forget(invocation: Invocation, service: LiveService, election: LiveElection
         doing = "is a candidate" if host in found.candidates else "runs the daemon"
         raise RefusedChange(f"{host} {doing}: stop its container first; nothing was changed")
     show(invocation.err, [*_hosts(election, time.time())])
-    invocation.err.print(ONLY_IF.format(host), markup=False)
+    invocation.err.print(ONLY_IF.format(host))
     if found.decision and found.decision.winner == host and not election.ready:
-        invocation.err.print(
-            f"{host} won the last election: the other hosts may lack its newest data", markup=False
-        )
+        invocation.err.print(f"{host} won the last election: the other hosts may lack its newest data")
     if not invocation.confirmed(f"forget {host} as a member of the election of {service.name}"):
         return DECLINED
     elections.forget(invocation.client, _at(invocation, service), found.turn, host)

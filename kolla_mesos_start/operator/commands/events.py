@@ -52,7 +52,7 @@ def _print(invocation: Invocation, found: Iterable[DeploymentEvent], service: st
             line = json.dumps(event.data())
         else:
             line = f"{utc(event.at)}  {event.kind:{COLUMN}} {event.text}"
-        invocation.out.out(line, highlight=False)
+        invocation.out.out(line)
     invocation.out.file.flush()
 
 

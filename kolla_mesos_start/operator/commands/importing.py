@@ -128,7 +128,7 @@ def _end(signum: int, frame: FrameType | None) -> NoReturn:
 
 def _show(invocation: Invocation, play: str) -> None:
     """Progress goes to standard error."""
-    invocation.err.print(f"recording: {play}", markup=False)
+    invocation.err.print(f"recording: {play}")
 
 
 def refuse(outcome: Outcome, tags: str | None = None) -> None:

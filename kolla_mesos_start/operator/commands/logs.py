@@ -10,6 +10,8 @@ import stat
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from io import TextIOWrapper
+from typing import IO, BinaryIO, cast
 
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand
@@ -17,10 +19,7 @@ from kolla_mesos_start.operator.live.logs import LogLocation, locations, no_log
 from kolla_mesos_start.operator.live.mirror import mirror, named
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 
-BLOCK = 1 << 16  # bytes
-# Control characters that must not reach a terminal; a log has line ends and tabs.
-HIDDEN = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\n")
-SHOWN_AS = bytes.maketrans(HIDDEN, b"?" * len(HIDDEN))
+BLOCK = 1 << 16  # characters
 ENGINES = ("docker", "podman")  # They take the same words.
 
 
@@ -72,11 +71,16 @@ def _show(found: LogLocation) -> None:
         return
     argv = _installed(found.argv)
     try:
-        status = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False).returncode
+        # Not directly to the terminal: a container has written it.
+        with subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            assert process.stdout is not None
+            _copy(process.stdout)
     except OSError as error:
         raise NoLog(f"{argv[0]} can't be executed here: {error.strerror}; run: {found.logs}") from error
-    if status:
-        raise NoLog(f"{found.logs} ended with status {status}")
+    if process.returncode:
+        raise NoLog(f"{found.logs} ended with status {process.returncode}")
 
 
 def _installed(argv: Sequence[str]) -> Sequence[str]:
@@ -96,8 +100,13 @@ def _print_file(path: str) -> None:
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise NoLog(f"{path} is not a regular file")
-        while block := file.read(BLOCK):
-            sys.stdout.buffer.write(block.translate(SHOWN_AS))
+        _copy(file)
+
+
+def _copy(log: IO[bytes]) -> None:
+    text = TextIOWrapper(cast(BinaryIO, log), "utf-8", "replace", newline="\n")
+    while line := text.readline(BLOCK):
+        sys.stdout.write(line)
     sys.stdout.flush()
 
 

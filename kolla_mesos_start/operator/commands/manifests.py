@@ -42,9 +42,7 @@ def _model(invocation: Invocation, loaded: Source) -> Model:
     findings = validate(deployment, deployment_id=loaded.name, given=given)
     refuse(findings)
     prefix = getattr(invocation.options, "prefix", None) or invocation.environ.get("KOLLA_SYSTEM_PREFIX")
-    restricted = deployment.acl.variables if deployment.acl else ()
-    hidden = frozenset({*given, *loaded.hidden, *restricted})
-    model, found = build(deployment, Site(loaded.name, prefix, given, hidden))
+    model, found = build(deployment, Site(loaded.name, prefix, given, loaded.hidden))
     refuse([*findings, *found], invocation.err)
     return model
 

@@ -32,7 +32,7 @@ def _serve(invocation: Invocation, server: Server) -> None:
     invocation.client.loop.on_signal(signal.SIGTERM, _stop)  # Process 1 of a container would ignore it.
     server.serve(exposition.page)
     listen = invocation.options.listen
-    invocation.err.print(f"serving http://{listen}{PATH} until Ctrl-C or SIGTERM", markup=False)
+    invocation.err.print(f"serving http://{listen}{PATH} until Ctrl-C or SIGTERM")
     while True:
         source.wait()
         exposition.read()

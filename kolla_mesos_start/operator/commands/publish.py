@@ -58,11 +58,13 @@ def run(invocation: Invocation) -> int:
     earlier = publisher.lock.interrupted
     if earlier and publisher.lock.left:
         warning = earlier._replace(services=publisher.lock.left).problem
-        invocation.err.print(f"warning: the earlier {warning}", markup=False)
+        invocation.err.print(f"warning: the earlier {warning}")
     # Read afterwards: a container that started meanwhile may have read the old values.
     outdated.show(
         invocation.out,
-        outdated.outdated(invocation.client, invocation.znodes, loaded.deployment, publisher.changed),
+        outdated.outdated(
+            invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
+        ),
     )
     return 0
 

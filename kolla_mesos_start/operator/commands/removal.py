@@ -79,7 +79,7 @@ def _print_members(invocation: Invocation, znodes: Znodes) -> None:
     members = elections.members(invocation.client, znodes).get(znodes.role)
     if members:
         what = f"the record of its election is removed too (members: {', '.join(members)})"
-        invocation.err.print(f"{what}: the next election trusts the data of every host", markup=False)
+        invocation.err.print(f"{what}: the next election trusts the data of every host")
 
 
 def run_reset(invocation: Invocation) -> int:
@@ -129,7 +129,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     _require_nobody(invocation, hosts.in_use(there, names))
     _print_again(invocation, [state for state in found.states if state.scope in names])
     for line in hosts.counted_less(found, names, services.definitions(client, znodes).values()):
-        invocation.err.print(line, markup=False)
+        invocation.err.print(line)
     which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
     if not invocation.confirmed(f"remove the records of {which}"):
         return DECLINED
@@ -151,9 +151,7 @@ def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
         what = f"these services depend on {znodes.service_name}: {', '.join(names)}"
         raise Needed(f"{what}; remove them or their dependencies first; nothing was changed")
     if names:
-        invocation.err.print(
-            f"their next containers will wait for {znodes.service_name}: {', '.join(names)}", markup=False
-        )
+        invocation.err.print(f"their next containers will wait for {znodes.service_name}: {', '.join(names)}")
 
 
 def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
@@ -167,16 +165,14 @@ def _require_nobody(invocation: Invocation, there: str) -> None:
     if there and not invocation.options.force:
         raise InUse(f"{there}: stop them first; nothing was changed")
     if there:
-        invocation.err.print(
-            f"{there}: running commands are killed and restarted; daemons keep running", markup=False
-        )
+        invocation.err.print(f"{there}: running commands are killed and restarted; daemons keep running")
 
 
 def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
     again = [state.name for state in status_records.done(invocation.client, found)]
     if again:
         names = ", ".join(sorted(again))
-        invocation.err.print(f"these completed commands will run again: {names}", markup=False)
+        invocation.err.print(f"these completed commands will run again: {names}")
 
 
 def _add_answers(parser: argparse.ArgumentParser, force: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 
 from kolla_mesos_start.errors import BadUsage
@@ -14,6 +15,7 @@ from kolla_mesos_start.operator.live.cause import on_hosts
 from kolla_mesos_start.operator.live.logs import LogLocation
 from kolla_mesos_start.operator.live.mirror import mirror, named
 from kolla_mesos_start.operator.live.model import LiveService
+from kolla_mesos_start.operator.live.service_causes import why_keep
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
 
 OTHERS = 1  # exit status: some must be restarted by their launcher
@@ -47,7 +49,8 @@ def run(invocation: Invocation) -> int:
         print(f"to wait until all are ready again: kolla_mesos_ctl wait {service.role}")
     others = [each for each in wanted if obstacles[each.id]]
     for each in others:
-        print(f"{service.name} on {each.host} does not restart: {obstacles[each.id]}; {_remedy(each)}")
+        remedy = why_keep(service, each, time.time()) or _remedy(each)
+        print(f"{service.name} on {each.host} does not restart: {obstacles[each.id]}; {remedy}")
     return 1 if others else 0
 
 

@@ -76,7 +76,7 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
             raise removal.InUse(f"{there}: stop them first; nothing was changed")
         _print_differences(invocation, found, wanted)
         for role in sorted(elections.changed(given.recorded, wanted.recorded)):
-            invocation.err.print(f"the record of the election of {role} stays as it is now", markup=False)
+            invocation.err.print(f"the record of the election of {role} stays as it is now")
         what = f"replace {znodes.deployment} by what was {_origin(wanted)}"
         if not invocation.confirmed(what):
             return DECLINED
@@ -116,12 +116,12 @@ def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot
         before, after = found.published.get(path), wanted.published.get(path)
         if before != after:
             change = "new" if before is None else "removed" if after is None else "changed"
-            invocation.err.print(f"{change:7} {path}", markup=False)
+            invocation.err.print(f"{change:7} {path}")
     done, stays = set(done_commands(found)), set(done_commands(wanted))
     for name in sorted(done - stays):
-        invocation.err.print(f"{name} is done now, and will not be", markup=False)
+        invocation.err.print(f"{name} is done now, and will not be")
     for name in sorted(stays - done):
-        invocation.err.print(f"{name} is not done now, and will be", markup=False)
+        invocation.err.print(f"{name} is not done now, and will be")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

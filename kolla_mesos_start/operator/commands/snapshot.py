@@ -26,12 +26,9 @@ def run(invocation: Invocation) -> int:
         invocation.err.print(
             f"warning: {half}: {file} may contain only a part of it; take another snapshot after it has"
             " finished",
-            markup=False,
         )
     for name in _unfinished(snapshot):
-        invocation.err.print(
-            f"{name} is running, or was interrupted: it has no outcome in the snapshot", markup=False
-        )
+        invocation.err.print(f"{name} is running, or was interrupted: it has no outcome in the snapshot")
     private_file.write(file, archive.pack(snapshot))
     print(f"wrote {file}: {counted(snapshot)}")
     return 0

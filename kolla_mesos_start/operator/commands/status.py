@@ -25,6 +25,7 @@ from kolla_mesos_start.operator.live.explanation import not_current
 from kolla_mesos_start.operator.live.logs import see
 from kolla_mesos_start.operator.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService, LiveStep
+from kolla_mesos_start.operator.live.service_causes import why_keep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.operator.terminal.lines import Line, joined, show
 from kolla_mesos_start.operator.terminal.suggestions import NotThere, existing
@@ -140,7 +141,7 @@ def headline(deployment: LiveDeployment, host: str | None) -> str:
     services = deployment.services.values()
     where = f"{deployment.id} on {host}" if host else deployment.id
     text = f"{where}: {sum(service.is_up for service in services)} of {len(services)} services up"
-    parts = [text, *not_current([each for service in services for each in service.containers])]
+    parts = [text, *not_current(list(services))]
     return "; ".join(filter(None, [*parts, deployment.publication.problem]))
 
 
@@ -262,7 +263,7 @@ def _numbered(name: str) -> Sequence[tuple[str, int]]:
 
 
 def _container(service: LiveService, container: Container, now: float) -> StatusRow:
-    runs = ", ".join(filter(None, (container.generation, _age(service, container))))
+    runs = ", ".join(filter(None, (container.generation, _age(service, container, now))))
     reason, command = container.reason, container.command
     doing = reason if command in reason else f"{command}: {reason}" if reason else command
     style = COLOURS.get(container.stage, "red")
@@ -271,10 +272,12 @@ def _container(service: LiveService, container: Container, now: float) -> Status
     return StatusRow(cells, doing, style, see(service, container.host, "") if is_failing else "")
 
 
-def _age(service: LiveService, container: Container) -> str:
+def _age(service: LiveService, container: Container, now: float) -> str:
     """The older things that it runs and the remedy; `current` if other containers run older ones."""
     if container.older:
-        remedy = "restart it" if container.needs_restart else "refreshing" if container.is_refreshing else ""
+        remedy = "refreshing" if container.is_refreshing else ""
+        if container.needs_restart:
+            remedy = "keep it, see explain" if why_keep(service, container, now) else "restart it"
         return f"older {older(container)}{remedy and f' ({remedy})'}"
     mixed = container.definition and any(each.older for each in service.containers)
     return "current" if mixed else ""
@@ -373,8 +376,10 @@ Show the services of a deployment with their ready and wanted instances, and wha
 for how long.
 
 Each container has its generation, and lists what has changed since it started: its definition, variables or
-files (by name), or its image. "restart it" means that it needs a restart to get the changes; "refreshing"
-means that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up, else 1.
+files (by name), or its image. "restart it" means that it needs a restart to get the changes; "keep it" that
+the new version is not ready on another host yet, so that this container may be the last one that works;
+"refreshing" that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up,
+else 1.
 
 During a rollout the line of a service says how many of its containers run what is published, which refresh,
 which have failed or need a restart, and for how long. With --host, as many instances are wanted as there are

@@ -29,7 +29,7 @@ def run(invocation: Invocation) -> int:
             raise CannotWrite(f"{page} can't be written: {error.strerror}") from error
         invocation.out.print(f"wrote {page}")
     else:
-        invocation.out.print("\n".join(lines(report, invocation.out.width)), markup=False)
+        invocation.out.print("\n".join(lines(report, invocation.out.width)))
     return 0
 
 

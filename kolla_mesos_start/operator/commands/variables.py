@@ -7,14 +7,16 @@ import os
 import shlex
 import sys
 from collections.abc import Container
+from contextlib import suppress
 from getpass import getpass
 
 from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.definition.texts import value_of
-from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.deployment.changes import HIDDEN, Mask, shortened
+from kolla_mesos_start.definition.texts import untidy, value_of
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
+from kolla_mesos_start.operator.deployment.changes import shortened
 from kolla_mesos_start.operator.deployment.container_variables import NAME
 from kolla_mesos_start.operator.deployment.directory import MAX_DATA
+from kolla_mesos_start.operator.deployment.secrecy import HIDDEN, Mask
 from kolla_mesos_start.operator.ensemble import publication, published, services
 from kolla_mesos_start.operator.ensemble.publication import Held, ZnodeChange
 from kolla_mesos_start.operator.ensemble.published import places
@@ -22,6 +24,7 @@ from kolla_mesos_start.operator.ensemble.publisher import Publisher
 from kolla_mesos_start.operator.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.operator.live import variables
 from kolla_mesos_start.operator.live.variables import ChangedVariable
+from kolla_mesos_start.operator.terminal.printable import printable
 from kolla_mesos_start.operator.terminal.suggestions import existing, nearest
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -51,14 +54,23 @@ def run_get(invocation: Invocation) -> int:
         return _not_set(invocation, znodes, name)
     _note_given(invocation, name)
     path, data = next(iter(found.items()))
-    invocation.err.print(f"found at {path}", markup=False)
+    invocation.err.print(f"found at {path}")
+    with suppress(AccessDenied):  # An agent's identity may read its own variables only.
+        readers = [each.name for each in variables.changed(invocation.client, znodes, name).readers]
+        invocation.err.print(f"read by {listed(readers) if readers else 'no published service'}")
     if invocation.as_json:
         invocation.print_json({"name": name, "value": data.decode(errors="replace"), "path": path})
     else:
-        # Unchanged: a console would replace tabs and control characters, and a locale may lack some.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data + b"\n")
+        _write(data)
     return 0
+
+
+def _write(value: bytes) -> None:
+    """Print the value, unchanged unless a terminal would interpret it: a locale may lack characters."""
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        value = printable(value.decode(errors="backslashreplace")).encode(errors="backslashreplace")
+    sys.stdout.buffer.write(value + b"\n")
 
 
 def _list(invocation: Invocation) -> int:
@@ -66,9 +78,8 @@ def _list(invocation: Invocation) -> int:
     znodes, client = _znodes(invocation), invocation.client
     _check_host(invocation, znodes)
     found = variables.every_value(client, znodes)
-    restricted = client.plan.variables if client.plan else ()
     nodes = {variables.node(znodes, path): data for path, data in found.items()}
-    mask = Mask(nodes, secrets=frozenset(restricted))
+    mask = Mask(nodes, declared=client.restricted)
     rows = {each.rpartition("/")[2]: (mask.value(each, data), each) for each, data in nodes.items()}
     rows.update(dict.fromkeys(invocation.given, (HIDDEN, NAME)))  # They may all be secrets.
     if invocation.as_json:
@@ -78,7 +89,7 @@ def _list(invocation: Invocation) -> int:
     width = max(map(len, rows), default=0)
     for name in sorted(rows):
         value, origin = rows[name]
-        invocation.out.out(f"{name:{width}}  {shortened(value or '', repr)}  {origin}", highlight=False)
+        invocation.out.out(f"{name:{width}}  {shortened(value or '', repr)}  {origin}")
     return 0
 
 
@@ -87,6 +98,8 @@ def run_set(invocation: Invocation) -> int:
     data = _value(invocation.options)
     znodes, name = _place(invocation)
     _note_given(invocation, name)
+    if what := untidy(data.decode()):
+        invocation.err.print(f"warning: {name} {what}, which becomes a part of what uses it")
     path, client = places(znodes, name)[0], invocation.client
     with publication.locked(client, znodes, action="set") as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
@@ -99,7 +112,7 @@ def run_set(invocation: Invocation) -> int:
     _print_readers(invocation, variables.changed(client, znodes, name), "to use it")
     warning = variables.unknown_host(client, znodes) if znodes.host else ""
     if warning:
-        invocation.err.print(warning, markup=False)
+        invocation.err.print(warning)
     return 0
 
 
@@ -202,7 +215,7 @@ def _typed(name: str) -> str:
 
 def _note_given(invocation: Invocation, name: str) -> None:
     if name in invocation.given:
-        invocation.err.print(f"note: {name} is in {NAME}; containers use that value", markup=False)
+        invocation.err.print(f"note: {name} is in {NAME}; containers use that value")
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
@@ -212,7 +225,7 @@ def _not_set(invocation: Invocation, znodes: Znodes, name: str) -> int:
     above = [path.rpartition("/")[0] for path in where]
     found = [path.rpartition("/") for path in variables.every_value(invocation.client, znodes)]
     known = existing(name, [each for parent, _, each in found if parent in above])
-    invocation.err.print(f"{name} is not set at {', nor at '.join(where)}{known}", markup=False)
+    invocation.err.print(f"{name} is not set at {', nor at '.join(where)}{known}")
     return NOT_SET
 
 
@@ -224,7 +237,7 @@ def _print_readers(
         what = changed.znodes.service_name or f"a service below {changed.znodes.deployment}"
         remedy = "" if invocation.options.run is run_unset else f"; {_unset_command(changed)} removes it"
         note = f"note: no template of {what} uses {changed.name}{nearest(changed.name, changed.used)}{remedy}"
-        invocation.err.print(note, markup=False)
+        invocation.err.print(note)
     for service in changed.readers:
         for line in changed.effects(service, why) if service.name not in without else ():
             print(line)

@@ -17,6 +17,7 @@ from kolla_mesos_start.operator.live import explanation
 from kolla_mesos_start.operator.live.cause import Cause
 from kolla_mesos_start.operator.live.mirror import mirror
 from kolla_mesos_start.operator.live.model import LiveService
+from kolla_mesos_start.operator.live.service_causes import why_keep
 from kolla_mesos_start.operator.live.waiting import Goal, WaitOutcome, Watch
 from kolla_mesos_start.operator.terminal.durations import seconds
 from kolla_mesos_start.operator.terminal.lines import show
@@ -70,7 +71,7 @@ def _data(
             }
             for service in left
             for each in service.containers
-            if each.needs_restart
+            if each.needs_restart and not why_keep(service, each, time.time())
         ],
         "causes": [explanation.cause_data(cause) for cause in reasons],
     }

@@ -1,31 +1,20 @@
-"""The differences between a directory and the published znodes, without secrets. Pure."""
+"""The differences between a directory and the published znodes. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from difflib import unified_diff
 from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.operator.deployment.directory import VARIABLES
+from kolla_mesos_start.operator.deployment.secrecy import is_variable
 
-HIDDEN = "***"
 CREATED, UPDATED = "created", "updated"
-_SECRET = re.compile(r"(?i)(pass(word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?($|[_-])")
-# The text after such a name in a file or a definition, unless it is a template or a path.
-_BESIDE = re.compile(
-    r"(?i)((?:pass(?:word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?[\"']?\s*[:=]\s*[\"']?)"
-    r"(?![\"'{/\[\s])([^\s\"',]+)"
-)
-# Also of each further host, as in transport_url.
-_IN_URL = re.compile(r"((?:://|,)[^\s:/@{},]+:)(?![{])[^\s/@]+@")
-_PRIVATE_KEY = b"PRIVATE KEY-----"
 _OF_A_RUN = ("command", "env", "user")  # what a one-time command does
 LONGEST = 200  # characters of a value, or of a line
-LEAST_SECRET = 4  # characters: shorter values would be masked everywhere
 
 
 class Change(NamedTuple):
@@ -79,64 +68,6 @@ def _commands(definition: bytes) -> Mapping[str, Mapping[str, Any]]:
         commands = json.loads(definition)["commands"]
         return {name: each for name, each in commands.items() if isinstance(each, dict)}
     return {}
-
-
-def is_variable(node: str) -> bool:
-    """Whether the znode holds the value of a variable."""
-    return VARIABLES in node.split("/")[:-1]
-
-
-def is_secret(node: str) -> bool:
-    """Whether the name of a variable looks like that of a secret."""
-    return bool(_SECRET.search(node.rpartition("/")[2]))
-
-
-class Mask:
-    """Hides the secrets of the given variables in any text, and text that looks like a secret.
-
-    `secrets` are further names of variables with secrets.
-    """
-
-    def __init__(self, *variables: Mapping[str, bytes], secrets: Set[str] = frozenset()) -> None:
-        self._secrets = secrets
-        found = {
-            data.decode(errors="replace").strip()
-            for nodes in variables
-            for node, data in nodes.items()
-            if is_variable(node) and self._is_secret(node)
-        }
-        longest_first = sorted((text for text in found if len(text) >= LEAST_SECRET), key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-
-    def hide(self, text: str) -> str:
-        """The text without secrets."""
-        if self._known is not None:
-            text = self._known.sub(HIDDEN, text)
-        return _IN_URL.sub(rf"\1{HIDDEN}@", _BESIDE.sub(rf"\g<1>{HIDDEN}", text))
-
-    def value(self, node: str, data: bytes | None) -> str | None:
-        """The value of a variable."""
-        if data is None:
-            return None
-        is_hidden = self._is_secret(node) or _PRIVATE_KEY in data
-        return HIDDEN if is_hidden else self.hide(data.decode(errors="replace"))
-
-    def _is_secret(self, node: str) -> bool:
-        return is_secret(node) or node.rpartition("/")[2] in self._secrets
-
-    def lines(self, change: Change) -> Iterator[str]:
-        """The different lines of a file or a definition, in the format of `diff -u`."""
-        if any(_PRIVATE_KEY in (data or b"") for data in (change.before, change.after)):
-            yield "a private key, and not shown"
-            return
-        try:
-            before, after = (data.decode().splitlines() for data in (change.before or b"", change.after))
-        except UnicodeDecodeError:
-            yield "not text, and not shown"
-            return
-        # Hidden after the comparison: otherwise a line would not differ if only its secret does.
-        for line in list(unified_diff(before, after, lineterm="", n=1))[2:]:
-            yield self.hide(line)
 
 
 def shortened(text: str, shown: Callable[[str], str] = str) -> str:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +34,14 @@ from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment import acl, formats, launch
 from kolla_mesos_start.operator.deployment.acl import Plan
-from kolla_mesos_start.operator.deployment.findings import ERROR, DataSource, Finding, Sources, from_parser
+from kolla_mesos_start.operator.deployment.findings import (
+    ERROR,
+    WARNING,
+    DataSource,
+    Finding,
+    Sources,
+    from_parser,
+)
 from kolla_mesos_start.operator.deployment.instances import with_instances
 from kolla_mesos_start.operator.deployment.launch import LaunchFile
 from kolla_mesos_start.operator.terminal.suggestions import nearest
@@ -47,6 +55,9 @@ SECRETS = "secrets"
 FILES = "files"
 # In `services` while `kolla_mesos_ctl import` writes the directory.
 UNFINISHED_IMPORT = "unfinished-import.json"
+_LEFTOVER = re.compile(
+    r"#.*#|.*(~|\.(orig|rej|bak|sw[a-p]|rpm(save|new|orig)|dpkg-(old|dist|new|bak|tmp)|ucf-(old|dist|new)))"
+)
 # The kinds of secrets.
 PASSWORD, FERNET, UUID, GIVEN = "password", "fernet", "uuid", "given"
 KINDS = (PASSWORD, FERNET, UUID, GIVEN)
@@ -165,6 +176,7 @@ class _DirectoryPass:
         self.findings: list[Finding] = []
         self.sources: dict[str, DataSource] = {}
         self.unread: set[str] = set()
+        self.leftovers: dict[Path, Finding] = {}
 
     def deployment(self) -> Deployment:
         variables = self.variables(self.root)
@@ -179,6 +191,7 @@ class _DirectoryPass:
             tuple(_on_each(service, launched) for service in services),
             left_out,
             self.sources,
+            tuple(self.leftovers.values()),
             unread=self.unread,
             launch=launched,
             secrets=secrets,
@@ -226,6 +239,10 @@ class _DirectoryPass:
             return []
         try:
             found = [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
+            for path in filter(_is_leftover, found):
+                what = "left out: an editor, a merge or a package has made it; rename it to publish it"
+                self.leftovers[path] = Finding(WARNING, self.relative(path), None, what)
+            found = [path for path in found if path not in self.leftovers]
         except OSError as error:
             self.wrong(directory, f"can't be read: {error.strerror}")
             return []
@@ -465,6 +482,11 @@ class _DirectoryPass:
         if len(data) > MAX_DATA:
             self.wrong(path, f"{label}{too_large(data)}")
         return data
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether it is a copy that a program has left beside the file."""
+    return bool(_LEFTOVER.fullmatch(path.name))
 
 
 def _is_variables(path: Path) -> bool:

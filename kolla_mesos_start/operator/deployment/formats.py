@@ -35,13 +35,17 @@ def check_link(path: Path, root: Path) -> None:
 def read(path: Path) -> bytes:
     """The content of a file. Raises BadDefinition if it can't be read."""
     try:
-        return read_descriptor(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        data = read_descriptor(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except IsADirectoryError as error:
         raise BadDefinition(["a directory: expected a file"]) from error
     except FileNotFoundError as error:
         raise BadDefinition(["a link to a missing file"]) from error
     except OSError as error:
         raise BadDefinition([f"can't be read: {error.strerror}"]) from error
+    if data.startswith(b"$ANSIBLE_VAULT"):
+        decrypt = f"decrypt a copy: ansible-vault decrypt --output COPY {path.name}"
+        raise BadDefinition([f"ansible-vault has encrypted it: {decrypt}"])
+    return data
 
 
 def definition(path: Path) -> bytes:

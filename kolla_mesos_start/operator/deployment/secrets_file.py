@@ -40,7 +40,7 @@ def keep(file: Path | None, source: Source, console: Console) -> None:
     if source.generated:
         print(f"generated {counted(len(source.generated), 'secret')} into {file}")
     if file.exists() and file.stat().st_mode & READ_BY_OTHERS:
-        console.print(f"warning: other users can read {file}: chmod 600 {file}", markup=False)
+        console.print(f"warning: other users can read {file}: chmod 600 {file}")
 
 
 def add(file: Path, values: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ class Source(NamedTuple):
     """A deployment as it was read. Every secret has a value.
 
     `name` is the deployment's name, and `unreadable` says what could not be read. `given` are the variables
-    of KOLLA_VARIABLES_DIR. Values of variables in `hidden` are never shown. Of the secrets, `generated` have
+    of KOLLA_VARIABLES_DIR. Variables in `hidden` are declared as secret. Of the secrets, `generated` have
     a new value and `kept` a published one; the others are in DIR, in a file or on the command line.
     `undeclared` are variables of the file of --secrets that DIR does not name.
     """
@@ -110,7 +110,7 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
     generated = secret_values.generate(deployment, given)
     variables = {**deployment.variables, **generated}
     deployment = deployment._replace(variables=variables, acl=plan, sources={**deployment.sources, **sources})
-    hidden = of_file.union(deployment.secrets)
+    hidden = of_file.union(deployment.secrets, given, plan.variables if plan else ())
     return Source(name, deployment, [*findings, *wrong], given, hidden, generated, undeclared=of_file & added)
 
 

@@ -116,6 +116,16 @@ class _Values(yaml.SafeLoader):
             raise BadDefinition([_placed("not a value of its tag, or too long", node.start_mark)]) from None
 
 
+def _encrypted(loader: _Values, node: yaml.Node) -> object:
+    what = (
+        "a value that ansible-vault has encrypted: write the text that `ansible-vault decrypt` gives for it"
+    )
+    raise BadDefinition([_placed(what, node.start_mark)])
+
+
+_Values.add_constructor("!vault", _encrypted)
+
+
 class _Definition(_Values):
     """Plain words mean what they mean in JSON."""
 

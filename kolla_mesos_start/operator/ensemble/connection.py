@@ -96,6 +96,11 @@ class OperatorClient(Client):
     def plan(self, plan: Plan) -> None:
         self._plans.append(plan)
 
+    @property
+    def restricted(self) -> frozenset[str]:
+        """The variables that the plan gives to some services only."""
+        return frozenset(self.plan.variables if self.plan else ())
+
     def forget_plan(self) -> None:
         """Forget the plan: it is read again when needed."""
         self._plans.clear()

@@ -57,6 +57,7 @@ class Publisher:
     ) -> None:
         self.client, self.znodes, self.lock = client, znodes, lock
         self.root = znodes.deployment
+        self.published = before
         self.before = {self.root: b"", **self._paths(before)}
         self.report = report
         self.counts = Counts()

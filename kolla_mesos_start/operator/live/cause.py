@@ -34,6 +34,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "gone": (True, False),
     "refresh failed": (True, True),
     "restart": (True, False),
+    "keep": (True, False),
     "refreshing": (False, False),
     "claimed": (True, True),
     "cycle": (True, True),

@@ -40,7 +40,7 @@ def find(deployment: LiveDeployment, now: float) -> list[Cause]:
 
     def rank(cause: Cause) -> tuple[object, ...]:
         is_old = cause.at is not None and cause.at + CLOCK_STEP < deployment.published
-        age = 2 if cause.kind == "restart" else 1 if is_old else 0
+        age = 2 if cause.kind in ("restart", "keep") else 1 if is_old else 0
         return (not cause.is_stuck, age, -len(cause.touches), cause.nodes[0], cause.kind)
 
     return [*_publication(deployment), *sorted(causes, key=rank)]

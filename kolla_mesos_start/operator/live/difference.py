@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from kolla_mesos_start.operator.deployment import changes, directory
-from kolla_mesos_start.operator.deployment.changes import CREATED, Change, Mask, shortened
+from kolla_mesos_start.operator.deployment.changes import CREATED, Change, shortened
 from kolla_mesos_start.operator.deployment.directory import VARIABLES, Deployment
 from kolla_mesos_start.operator.deployment.findings import counted, refuse
+from kolla_mesos_start.operator.deployment.secrecy import Mask, is_variable
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import publication, published, services
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
@@ -50,10 +51,12 @@ def run(invocation: Invocation, source: Source) -> int:
     znodes = _paths(invocation)
     mark = publication.interrupted(invocation.client, znodes)
     if mark:
-        invocation.err.print(f"warning: {mark.problem}", markup=False)
+        invocation.err.print(f"warning: {mark.problem}")
     before = published.nodes(invocation.client, znodes)
     deployment = source.with_published(before).deployment
-    found = difference(invocation.client, znodes, deployment, before, source.hidden)
+    found = difference(
+        invocation.client, znodes, deployment, before, source.hidden | invocation.client.restricted
+    )
     if invocation.as_json:
         invocation.print_json(_as_json(found))
     else:
@@ -67,7 +70,7 @@ def _paths(invocation: Invocation) -> Znodes:
     try:
         return invocation.require_deployment()
     except NotThere as error:
-        invocation.err.print(f"{error.reason}: everything is new", markup=False)
+        invocation.err.print(f"{error.reason}: everything is new")
         return invocation.znodes
 
 
@@ -75,16 +78,16 @@ def _paths(invocation: Invocation) -> Znodes:
 
 
 def difference(
-    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, secrets: Set[str]
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, declared: Set[str]
 ) -> Difference:
-    """What publishing the directory would change. `secrets` are names of more variables to hide."""
+    """What publishing the directory would change. Variables that are `declared` as secret are hidden."""
     after = {**directory.nodes(deployment), **directory.definitions(deployment)}
     changed = changes.changes(before, after)
     removals, kept = published.prunable(client, znodes, before, deployment)
     only_prune = removals.written(before)
-    users = {node: _users(node, deployment) for node in only_prune if changes.is_variable(node)}
-    old = outdated.outdated(client, znodes, deployment, (change.node for change in changed))
-    return Difference(changed, only_prune, users, kept, old, Mask(before, after, secrets=secrets))
+    users = {node: _users(node, deployment) for node in only_prune if is_variable(node)}
+    old = outdated.outdated(client, znodes, deployment, before, (change.node for change in changed))
+    return Difference(changed, only_prune, users, kept, old, Mask(before, after, declared=declared))
 
 
 def _users(node: str, deployment: Deployment) -> list[str]:
@@ -125,7 +128,7 @@ def _change_as_json(change: Change, mask: Mask) -> Any:
     if change.is_variable:
         before, after = mask.value(change.node, change.before), mask.value(change.node, change.after)
         return {**shown, "before": before, "after": after}
-    return {**shown, "diff": list(mask.lines(change))}
+    return {**shown, "diff": list(mask.lines(*change))}
 
 
 def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
@@ -165,7 +168,7 @@ def _used(node: str, users: Sequence[str] | None) -> str:
 def _lines(change: Change, mask: Mask) -> Iterable[str]:
     verb = "would create" if change.kind == CREATED else "would update"
     if not change.is_variable:
-        return [f"{verb} {change.node}", *(f"    {shortened(line)}" for line in mask.lines(change))]
+        return [f"{verb} {change.node}", *(f"    {shortened(line)}" for line in mask.lines(*change))]
     after = shortened(mask.value(change.node, change.after) or "", repr)
     if change.before is None:
         return [f"{verb} {change.node}: {after}"]

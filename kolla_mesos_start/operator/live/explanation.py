@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from kolla_mesos_start.operator.deployment.findings import counted
-from kolla_mesos_start.operator.ensemble.containers import Container
-from kolla_mesos_start.operator.live import causes
+from kolla_mesos_start.operator.live import causes, service_causes
 from kolla_mesos_start.operator.live.cause import MAY_SEEM, Cause, service_node
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.operator.terminal.lines import Line
@@ -34,7 +33,14 @@ def lines(
 ) -> Iterator[Line]:
     """Each cause with what it blocks, and then what is up. What an earlier cause blocks is not repeated."""
     shown: set[str] = set()
-    for cause in found:
+    absent = [cause for cause in found if cause.kind == "absent"]
+    has_begun = any(each.begun or each.containers for each in deployment.services.values())
+    if len(absent) > 1 and not has_begun:
+        what = f"no container of {counted(len(absent), 'service')} was ever started, or none has reached"
+        yield _line("ROOT CAUSE", "bold red", f"{what} ZooKeeper: start them, or see the log of one")
+    else:
+        absent = []
+    for cause in (each for each in found if each not in absent):
         head, style = ("ROOT CAUSE", "bold red") if cause.is_stuck else (cause.kind, "cyan")
         yield _line(head, style, cause.text)
         chains = [chain for chain in cause.blocks if not _is_own(chain, cause, deployment)]
@@ -84,13 +90,18 @@ def cause_data(cause: Cause) -> dict[str, Any]:
     }
 
 
-def not_current(containers: Sequence[Container]) -> Iterator[str]:
+def not_current(services: Sequence[LiveService]) -> Iterator[str]:
     """How many containers run something older than what is published, by what replaces it."""
-    restart = sum(each.needs_restart for each in containers)
+    containers = [each for service in services for each in service.containers]
+    now = time.time()
+    older = sum(bool(service_causes.why_keep(one, each, now)) for one in services for each in one.containers)
+    restart = sum(each.needs_restart for each in containers) - older
     refreshing = sum(each.is_refreshing for each in containers)
     old_files = sum(each.keeps_old_files for each in containers)
     if restart:
         yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
+    if older:
+        yield f"{counted(older, 'older container')} kept until the new version is ready"
     if refreshing:
         yield f"{counted(refreshing, 'container')} refreshing"
     if old_files:  # The service is up, so the operator needs this hint to run `explain`.

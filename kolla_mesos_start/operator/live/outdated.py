@@ -6,7 +6,8 @@ naming them. What running containers have not read, according to ZooKeeper alone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,16 +19,20 @@ from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.operator.deployment import changes
 from kolla_mesos_start.operator.deployment.directory import Deployment
+from kolla_mesos_start.operator.deployment.secrecy import is_variable
 from kolla_mesos_start.operator.ensemble import connection, containers, services
 from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.ensemble.containers import BEGUN, Container
+from kolla_mesos_start.operator.ensemble.published import Nodes
 from kolla_mesos_start.operator.validation.rules import known_graph
+from kolla_mesos_start.report import RESTART
 from kolla_mesos_start.tree.znodes import Znodes
 
 WORDS = {
     False: "these containers need a restart for the new version:",
-    True: "these containers refresh their files without a restart; other changes need one:",
+    True: "these containers refresh their files without a restart:",
 }
+WITHOUT_RESTART = ("files", "dependencies", "retired_by", "on_change")  # keys of a daemon
 
 
 class OutdatedContainer(NamedTuple):
@@ -41,11 +46,11 @@ class OutdatedContainer(NamedTuple):
 
 
 def outdated(
-    client: OperatorClient, znodes: Znodes, deployment: Deployment, changed: Iterable[str]
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, changed: Iterable[str]
 ) -> list[OutdatedContainer]:
     """The containers that run an older definition, or that a change at one of the nodes `changed` affects.
 
-    Only what agents read of a definition counts.
+    Only what agents read of a definition counts. `before` is what was published before the change.
     """
     texts = {
         service.name: b"\n".join([service.definition, *service.files.values()])
@@ -54,7 +59,12 @@ def outdated(
     nodes = set(changed)
     affected = changes.affected(nodes - texts.keys(), texts)
     graphs = _graphs(znodes, deployment)
-    following = {service.name for service in deployment.services if services.follows(service.definition)}
+    variables = {node.rpartition("/")[2] for node in nodes if is_variable(node)}
+    following = {
+        service.name
+        for service in deployment.services
+        if _is_followed(before.get(service.name, b""), service.definition, variables)
+    }
     found = containers.read(client, znodes, texts)
     current = connection.mzxids(client, map(znodes.service, found))
     old = []
@@ -68,8 +78,28 @@ def outdated(
         if each.generation and needed not in ("", each.generation):
             old.append(OutdatedContainer(name, each, needed))
         elif name in affected or not reads_the_same or (not each.digest and name in nodes):
-            old.append(OutdatedContainer(name, each, follows=each.stage in BEGUN and name in following))
+            old.append(OutdatedContainer(name, each, follows=_follows(each, name in following)))
     return sorted(old, key=lambda each: (each.service, each.container.host, each.container.stage))
+
+
+def _follows(container: Container, is_followed: bool) -> bool:
+    return is_followed and container.stage in BEGUN and container.code != RESTART
+
+
+def _is_followed(old: bytes, new: bytes, variables: Set[str]) -> bool:
+    """Whether a refresh of the daemon's files brings all changes; `variables` are those that have changed."""
+    if not (services.follows(new) and services.follows(old or new)):
+        return False
+    before, after = (
+        json.dumps({"service": {"daemon": _started_with(text)}}).encode() for text in (old or new, new)
+    )
+    return before == after and not services.used_variables(after, {}) & variables
+
+
+def _started_with(definition: bytes) -> Mapping[str, object]:
+    """The keys of a daemon that only its start applies."""
+    daemon = json.loads(definition)["service"]["daemon"]
+    return {key: value for key, value in daemon.items() if key not in WITHOUT_RESTART}
 
 
 def _graphs(znodes: Znodes, deployment: Deployment) -> dict[str, Graph]:

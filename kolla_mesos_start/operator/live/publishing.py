@@ -7,15 +7,14 @@ Nothing is written before everything is valid, and unchanged znodes are not writ
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
 from kolla_mesos_start.operator.deployment import acl, directory, secrets_file
 from kolla_mesos_start.operator.deployment.acl import Acl, Plan
-from kolla_mesos_start.operator.deployment.changes import is_secret, is_variable, not_run_again
-from kolla_mesos_start.operator.deployment.directory import VARIABLES
+from kolla_mesos_start.operator.deployment.changes import not_run_again
 from kolla_mesos_start.operator.deployment.findings import counted, refuse
+from kolla_mesos_start.operator.deployment.secrecy import is_secret, is_variable
 from kolla_mesos_start.operator.deployment.source import Source
 from kolla_mesos_start.operator.ensemble import (
     acls,
@@ -32,6 +31,7 @@ from kolla_mesos_start.operator.validation.rules import validate
 from kolla_mesos_start.tree.publication import RESTORE, PublicationMark
 
 SHOWN = 5  # names, in a message
+MANY = 40  # znodes of a first publication: more are only counted
 
 
 class UnfinishedRestore(AgentError):
@@ -59,7 +59,7 @@ class Publishing:
     def __init__(self, invocation: Invocation, source: Source) -> None:
         self._invocation, self._source, self._options = invocation, source, invocation.options
         self._client, self._znodes = invocation.client, invocation.znodes
-        self._note = partial(invocation.err.print, markup=False)
+        self._note = invocation.err.print
 
     def publish(self) -> Publisher:
         """Write and remove everything; returns the publisher with what it has changed."""
@@ -79,8 +79,18 @@ class Publishing:
             if before or prepared is None:
                 prepared = self._prepare(before)
             lock.left = _left_over(lock.interrupted, prepared)
-            publisher = Publisher(client, znodes, before, lock)
+            wanted = directory.nodes(prepared.source.deployment)
+            is_long = not before and len(wanted) > MANY
+            report = (lambda change: None) if is_long else print
+            publisher = Publisher(client, znodes, before, lock, report)
             self._write(publisher, prepared)
+        if is_long:
+            variables = sum(map(is_variable, publisher.changed))
+            services = prepared.source.deployment.services
+            print(
+                f"created {counted(len(services), 'service')} with {counted(variables, 'variable')} and"
+                f" {counted(sum(len(each.files) for each in services), 'file')}"
+            )
         for command in not_run_again(prepared.before, directory.definitions(prepared.source.deployment)):
             self._note(
                 f"note: {command} has changed, but not its generation: where it is done, it does not run"
@@ -166,8 +176,8 @@ class Publishing:
     def _warn_of_readable_secrets(self, source: Source) -> None:
         """Without a plan, warn of secrets that every client can read."""
         deployment = source.deployment
-        secrets = {node for node in directory.nodes(deployment) if is_variable(node) and is_secret(node)}
-        secrets |= {f"{VARIABLES}/{name}" for name in deployment.variables.keys() & deployment.secrets}
+        variables = filter(is_variable, directory.nodes(deployment))
+        secrets = {node for node in variables if is_secret(node, source.hidden)}
         rights = acl.joined((":".join(who), letters) for *who, letters in self._invocation.settings.acl)
         if secrets and _by_all(rights):
             self._note(f"warning: every client can read {_named(secrets)}: restrict access with acl.yml")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.operator.ensemble.containers import Container
 from kolla_mesos_start.operator.live.cause import listed
 from kolla_mesos_start.operator.live.model import LiveService
+from kolla_mesos_start.operator.live.service_causes import why_keep
 from kolla_mesos_start.operator.terminal.durations import lasting
 from kolla_mesos_start.report import REFRESH_FAILED
 
@@ -31,6 +33,7 @@ class RolloutState(NamedTuple):
     current: int
     total: int
     others: Sequence[NotCurrent]
+    restart: str = WORDS[RESTART]
 
     @property
     def is_over(self) -> bool:
@@ -43,7 +46,8 @@ class RolloutState(NamedTuple):
             found = [each for each in self.others if each.kind == kind]
             if found:
                 age = lasting(now - min(each.since for each in found))
-                parts.append(f"{WORDS[kind]}: {listed(sorted(each.host for each in found))} for {age}")
+                words = self.restart if kind == RESTART else WORDS[kind]
+                parts.append(f"{words}: {listed(sorted(each.host for each in found))} for {age}")
         return f"{self.current} of {self.total} current ({'; '.join(parts)})"
 
     def data(self) -> dict[str, Any]:
@@ -62,7 +66,9 @@ def state(service: LiveService) -> RolloutState:
     others = [_not_current(each) for each in containers if not each.is_current]
     others += [NotCurrent(FAILED, each.host, "", each.since) for each in gone]
     current = sum(each.is_current for each in containers)
-    return RolloutState(current, len(containers) + len(gone), others)
+    is_kept = any(why_keep(service, each, time.time()) for each in containers)
+    restart = "older" if is_kept else WORDS[RESTART]
+    return RolloutState(current, len(containers) + len(gone), others, restart)
 
 
 def _not_current(container: Container) -> NotCurrent:

@@ -62,6 +62,37 @@ def find(service: LiveService, now: float, published: float, with_images: bool) 
 # -- containers that run something older ------------------------------------------------------------------
 
 
+def unproven(service: LiveService, now: float) -> tuple[list[str], list[str]]:
+    """The hosts on which what is published fails, and those on which it is not ready yet.
+
+    Containers that run something older may be the last ones that work: until it is ready, they must stay.
+    """
+    since = min((part.since for each in service.live for part in each.older), default=now) - CLOCK_STEP
+    fails = {each.host for each in ends(service) if each.at >= since}
+    fails |= {each.host for each in service.gone if each.since >= since}
+    tries = [attempt for step in service.steps if not step.done for attempt in step.attempts]
+    fails |= {each.detail.host for each in tries if each.state in (ERROR, RETRY) and each.since >= since}
+    new = [each for each in service.live if each.definition and each.is_current and not each.ready]
+    fails |= {each.host for each in new if _is_slow(each, now)}
+    return sorted(fails - {""}), sorted({each.host for each in new} - fails)
+
+
+def why_keep(service: LiveService, container: Container, now: float) -> str:
+    """Why a container that runs something older should stay, as advice; empty if it may be replaced."""
+    fails, starts = unproven(service, now) if container.ready and container.needs_restart else ([], [])
+    if fails:
+        return (
+            f"keep it while the new version fails on {listed(fails)}: correct that and publish, or publish"
+            " the old version again"
+        )
+    return f"keep it until the new version is ready on {listed(starts)}" if starts else ""
+
+
+def _is_slow(container: Container, now: float) -> bool:
+    is_late = container.stage == "starting" and container.reason and now - container.since >= SLOW
+    return container.stage == "unready" or bool(is_late)
+
+
 def _of_refreshes(service: LiveService, now: float) -> Iterator[Cause]:
     """Refreshes that run or have failed, and containers that disappeared during one."""
     path = service.daemon
@@ -84,8 +115,9 @@ def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterato
     groups: dict[tuple[str, ...], list[Container]] = defaultdict(list)
     for each in service.containers:
         if each.stage in BEGUN and each.needs_restart:
-            groups[tuple(part.what for part in each.older)].append(each)
-    for containers in groups.values():
+            groups[(why_keep(service, each, now), *(part.what for part in each.older))].append(each)
+    for (keep, *_), containers in groups.items():
+        kind = "restart" if not keep else "keep" if unproven(service, now)[0] else "starting"
         parts = containers[0].older
         older = [part.what for part in parts if part.kind != IMAGE]
         what = [f"an {part.what}" for part in parts if part.kind == IMAGE and with_images]
@@ -94,8 +126,8 @@ def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterato
             what.append(f"an older {listed(older)} (changed {lasting(now - since)} ago)")
         remedy = "restart it" if len(older) == len(parts) else "start one of the other image instead"
         if what:
-            text = f"{path} on {on_hosts(containers)} runs {' and '.join(what)}: {remedy}"
-            yield Cause("restart", text, (path,), at=since)
+            text = f"{path} on {on_hosts(containers)} runs {' and '.join(what)}: {keep or remedy}"
+            yield Cause(kind, text, (path,), at=since)
 
 
 def _of_draining(service: LiveService, now: float) -> Iterator[Cause]:
@@ -168,7 +200,7 @@ def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cau
     may_start = all(other.done for other in service.steps if other is not step) and not step.unmet
     slow, starting = [], []
     for each in service.containers:
-        if each.stage == "unready" or (each.stage == "starting" and each.reason and now - each.since >= SLOW):
+        if _is_slow(each, now):
             slow.append(each)
         elif each.stage == "starting" or (each.stage == PRESENT and may_start):
             starting.append(each)

@@ -6,6 +6,7 @@ also shows how a container ended: an agent logs that in its last line, a daemon 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.text import Text
 from kolla_mesos_start.operator.local.containers import LocalContainer
 from kolla_mesos_start.operator.local.progress import row
 
+NO_COLOUR = re.compile(r"\x1b(?!\[[0-9;]*m)")  # the beginning of any other escape sequence
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
@@ -34,8 +36,9 @@ class LogStream:
             # Before its log is read: then its last line is there.
             is_over = container.status is not None
             for line in self._new_lines(container):
-                # A daemon may colour its lines itself.
-                self._console.print(Text.assemble(name, Text.from_ansi(line)), soft_wrap=True)
+                # A daemon may colour its lines itself, and no more: a link, for example, would be another's.
+                coloured = Text.from_ansi(NO_COLOUR.sub(r"\\x1b", line))
+                self._console.print(Text.assemble(name, coloured), soft_wrap=True)
             if is_over and self._ended.get(container) != container.started_at:
                 self._ended[container] = container.started_at
                 seen = row(container)

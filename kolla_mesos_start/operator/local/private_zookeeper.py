@@ -1,20 +1,28 @@
 """A private ZooKeeper server of Debian's package, on the loopback interface.
 
 Configures, starts and queries the server. It is meant for a few minutes on one machine: it starts quickly
-and is small, and a power failure loses its data.
+and is small, and a power failure loses its data. Every user of the machine can connect to it, so its znodes
+have an ACL for a credential that is made at random, and other users can't read its files.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Set
 from pathlib import Path
 
+from kazoo.security import make_digest_acl_credential
+
 from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.operator.deployment import private_file
+from kolla_mesos_start.operator.deployment.acl import ALL
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import CurrentAcl, OperatorClient
 from kolla_mesos_start.operator.local.containers import dies_with_us
 
 HOST = "127.0.0.1"
@@ -41,6 +49,8 @@ DEFAULTS: Mapping[str, object] = {
     "4lw.commands.whitelist": "*",
     "maxClientCnxns": 0,
 }
+USER = "up"
+OWN = ("/zookeeper", "/zookeeper/quota")  # znodes of a new server that every client may change
 ANSWER_TIMEOUT = 0.3  # seconds
 LAST_LINES = 12
 
@@ -58,13 +68,32 @@ class PrivateZooKeeper:
         self.log = home / "log"
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        home.mkdir()
-        configure(home / "zoo.cfg", {"dataDir": "./data", "clientPort": self.port})
+        home.mkdir(mode=0o700)
+        configure(
+            home / "zoo.cfg",
+            {"dataDir": "./data", "clientPort": self.port, "4lw.commands.whitelist": "srvr"},
+        )
+        password = secrets.token_hex(16)
+        self._identity = f"digest:{make_digest_acl_credential(USER, password)}"
+        private_file.write(self._credential, f"digest:{USER}:{password}\n".encode())
+
+    @property
+    def _credential(self) -> Path:
+        return self.home / "credential"
 
     @property
     def hosts(self) -> str:
         """As KOLLA_ZK_HOSTS wants it."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables with which the tool and the agent use it, and keep others out of their znodes."""
+        return {
+            "KOLLA_ZK_HOSTS": self.hosts,
+            "KOLLA_ZK_AUTH_FILE": str(self._credential),
+            "KOLLA_ZK_ACL": f"{self._identity}:{ALL}",
+        }
 
     def start(self) -> None:
         """Start it, for the first time or again after its end. It keeps its port and its data."""
@@ -80,6 +109,18 @@ class PrivateZooKeeper:
                 stderr=log,
                 # Ctrl-C at the terminal is for us.
                 start_new_session=True,
+            )
+
+    def secure(self, client: OperatorClient) -> None:
+        """Keep other users out. AgentError if one of them was faster than we are."""
+        ours = CurrentAcl({self._identity: ALL}, -1)
+        connection.set_acls(client, dict.fromkeys(("/", *OWN), ours))
+        # Nobody else can create another one now.
+        others = set(connection.children(client, ["/"])["/"]) - {OWN[0].strip("/")}
+        if others:
+            raise AgentError(
+                f"somebody else has written /{min(others)} to the private ZooKeeper, before it was secured:"
+                " run `up` again"
             )
 
     @property
@@ -98,6 +139,12 @@ class PrivateZooKeeper:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def discard(self) -> None:
+        """End it, and remove its data and its credential. Its log stays."""
+        self.kill()
+        shutil.rmtree(self.home / "data", ignore_errors=True)
+        self._credential.unlink(missing_ok=True)
 
     def last_lines(self) -> str:
         """The end of its log, without Java's stack traces, for a message."""

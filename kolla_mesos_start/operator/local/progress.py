@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
 from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.operator.terminal.printable import printable, unguarded
 
 NOT_YET = "not ready yet"
 # The stage says `waiting` already, and what it waits for needs the room.
@@ -161,7 +162,7 @@ class Block:
         if self._size not in (None, size):
             # A terminal that was made narrower may have put the old lines anywhere.
             start = TOP
-        text = "".join(f"{line}{TO_LINE_END}\n" for line in lines)
+        text = "".join(f"{printable(line)}{TO_LINE_END}\n" for line in lines)
         # In one write: in between, half of each would be visible.
-        print(f"{start}{text}{TO_SCREEN_END}", end="", flush=True)
+        print(f"{start}{text}{TO_SCREEN_END}", end="", file=unguarded(sys.stdout), flush=True)
         self._lines, self._size = lines, size

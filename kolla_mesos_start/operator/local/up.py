@@ -225,7 +225,7 @@ class Up(ABC, Generic[D]):
         environ = {name: value for name, value in self.environ.items() if name.startswith("KOLLA_ZK_")}
         if not environ.get("KOLLA_ZK_HOSTS"):
             self.zookeeper = PrivateZooKeeper(self.directory / "zookeeper")
-            environ["KOLLA_ZK_HOSTS"] = self.zookeeper.hosts
+            environ.update(self.zookeeper.environ)
         return environ
 
     def _settings(self, environ: Mapping[str, str]) -> Settings:
@@ -252,6 +252,9 @@ class Up(ABC, Generic[D]):
     def _connect(self, config: Settings) -> OperatorClient:
         self.client = client = connection.connect(config, self.loop)
         self.aside(lambda: check_chroot(client, config))
+        if self.zookeeper is not None:
+            server = self.zookeeper
+            self.aside(lambda: server.secure(client))
         return client
 
     def _publish(self, deployment: D) -> None:
@@ -372,7 +375,7 @@ class Up(ABC, Generic[D]):
         if self.zookeeper is not None:
             if self.client is not None:  # Its loss is expected.
                 self.client.session.quiet = True
-            self.zookeeper.kill()
+            self.zookeeper.discard()
         elif self.client is not None:
             self._leave(self.client)
 

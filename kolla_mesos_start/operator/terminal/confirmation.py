@@ -8,6 +8,7 @@ from typing import Callable
 
 from rich.console import Console
 from rich.prompt import Confirm
+from rich.text import Text
 
 from kolla_mesos_start.errors import BadUsage
 
@@ -41,8 +42,8 @@ def confirmed(
         return True
     if sys.stdin is None or not sys.stdin.isatty():
         raise BadUsage(f"{what}? There is no terminal to ask: give --yes; nothing was changed")
-    # A name in brackets is no markup. The end of the input stands for the default.
-    if Confirm.ask(what.replace("[", r"\["), console=console, default=False, stream=_Input(wait)):  # type: ignore[call-overload]
+    # A string would be taken for markup. The end of the input stands for the default.
+    if Confirm.ask(Text(what), console=console, default=False, stream=_Input(wait)):  # type: ignore[call-overload]
         return True
     console.print("nothing was changed")
     return False

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from kolla_mesos_start.operator.terminal.printable import printable
+
 
 class Line(NamedTuple):
     """A line: `text` with a style, then `rest` without one."""
@@ -26,14 +28,15 @@ class Line(NamedTuple):
     def folded(self, width: int) -> Text:
         """The line folded to the width; the continuation lines are indented to where `rest` begins."""
         indent = min(len(self.text), width * 9 // 10)
-        folded = textwrap.wrap(self.rest, max(width - indent, 1), break_on_hyphens=False)
+        folded = textwrap.wrap(printable(self.rest), max(width - indent, 1), break_on_hyphens=False)
         if len(folded) < 2:
             return self.whole()
         return Text.assemble((self.text, self.style), f"\n{' ' * indent}".join(folded))
 
     def whole(self) -> Text:
         """The whole line, for a file or a pipe."""
-        return Text.assemble((self.text if self.rest else self.text.rstrip(), self.style), self.rest)
+        text = self.text if self.rest else self.text.rstrip()
+        return Text.assemble((printable(text), self.style), printable(self.rest))
 
 
 def joined(lines: Iterable[Text]) -> Text:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from kolla_mesos_start.errors import AgentError
 
 SHORTEST_SLIP = 5  # letters; shorter names are too similar
+NEAR = 0.65  # likeness, as difflib has it, at which a name may be meant
 LISTED = 10  # existing names, in a message
 
 
@@ -19,7 +20,7 @@ class NotThere(AgentError):
 
 def nearest(name: str, others: Iterable[str]) -> str:
     """The most similar name, for the end of a message; empty if none is similar."""
-    found = difflib.get_close_matches(name, list(others), n=1)
+    found = difflib.get_close_matches(name, list(others), n=1, cutoff=NEAR)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 

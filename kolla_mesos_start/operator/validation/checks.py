@@ -23,8 +23,9 @@ from kolla_mesos_start.definition.model import (
     Ready,
     Step,
 )
-from kolla_mesos_start.definition.texts import sublabel
+from kolla_mesos_start.definition.texts import sublabel, untidy
 from kolla_mesos_start.operator.deployment.findings import ERROR, WARNING, counted
+from kolla_mesos_start.operator.deployment.secrecy import is_secret
 from kolla_mesos_start.operator.terminal.suggestions import nearest, slip
 
 # Keys of the daemon that Marathon does not have.
@@ -34,7 +35,6 @@ SHORTEST_PROGRAM = 8  # letters
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # Values that still have to be replaced.
 _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
-_SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token)($|_)")
 
 
 class ServiceIssue(NamedTuple):
@@ -505,10 +505,10 @@ def bad_value(name: str, value: str) -> str | None:
     """Why this value of a variable is probably a mistake; None if it is not."""
     if "{{" in value or "{%" in value:
         return f"{name} contains a template, but values are not rendered: write the text itself"
-    if value.endswith("\r"):
-        return f"{name} ends with a carriage return, as in files of Windows: remove it"
+    if untidy(value):
+        return f"{name} {untidy(value)}: remove it, or it becomes a part of the value"
     if _PLACEHOLDER.fullmatch(value.strip()):
         return f"{name} is a placeholder: give it a value of your own"
-    if not value.strip() and _SECRET.search(name):
+    if not value.strip() and is_secret(name):
         return f"{name} is empty: give it a value"
     return None

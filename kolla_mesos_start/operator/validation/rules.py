@@ -210,20 +210,21 @@ def validate(
 
 
 def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[Issue]:
+    wrong_secrets = {}
+    for name, kind in deployment.secrets.items():
+        if name not in given:
+            value = deployment.variables[name].decode(errors="replace")
+            wrong_secrets[f"{VARIABLES}/{name}"] = secret_values.bad_secret(name, kind, value)
     for node, data in directory.nodes(deployment).items():
         *above, name = node.split("/")
-        if VARIABLES in above[-2:]:
+        if wrong_secrets.get(node):
+            yield Issue(ERROR, node, f"{name}: {wrong_secrets[node]}", name)
+        elif VARIABLES in above[-2:]:
             why = checks.bad_value(name, data.decode(errors="replace"))
             if name in given:
                 why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
             if why:
                 yield Issue(WARNING, node, why)
-    for name, kind in deployment.secrets.items():
-        wrong = None
-        if name not in given:
-            wrong = secret_values.bad_secret(name, kind, deployment.variables[name].decode(errors="replace"))
-        if wrong:
-            yield Issue(ERROR, f"{VARIABLES}/{name}", f"{name}: {wrong}", name)
 
 
 def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
@@ -265,11 +266,14 @@ def _unknown_hosts(deployment: Deployment) -> Iterator[Issue]:
 def _wrong_in_launch(
     deployment: Deployment, deployment_id: str, readings: Sequence[ServiceReading], given: Mapping[str, str]
 ) -> Iterator[Issue]:
-    """Mistakes in launch.yml: too few hosts, and ports, as far as their templates can be rendered."""
+    """Mistakes in launch.yml: too few hosts, other generations, and ports, as far as their templates can be
+    rendered."""
     deployed = deployment.launch
     for each in readings:
         if each.name in deployment.sources:
             yield from deployed.too_few(each.name, each.wanted or 0)
+            if each.graph and each.enabled:
+                yield from _other_generations(deployed, each.graph)
     ports: dict[str, list[int]] = {}
     for service in deployment.services:
         texts = deployed.of(service.name).ports
@@ -288,6 +292,21 @@ def _wrong_in_launch(
                 yield Issue(ERROR, launch.NAME, what, deployed.label(service.name, "ports"))
     wanted = {each.name: each.wanted for each in readings if each.wanted is not None}
     yield from deployed.shared_ports(ports, wanted)
+
+
+def _other_generations(deployed: launch.LaunchFile, graph: Graph) -> Iterator[Issue]:
+    """Errors for one-time commands that no container would run: all have another generation."""
+    service = graph.service_name
+    own = (deployed.of(service).env or {}).get("KOLLA_GENERATION")
+    key, image = (deployed.label(service, "env"), own) if own else ("tag", deployed.tag)
+    for command in graph.commands if image and not Text(key, image).is_template else ():
+        if command.generation not in (None, checks.IMAGE, image):
+            what = (
+                f"{key}: the containers of {service} have the generation {image!r} (KOLLA_GENERATION), and"
+                f" {command.path} is for {command.generation!r}, so none of them would ever run it: give both"
+                " the same value"
+            )
+            yield Issue(ERROR, launch.NAME, what, key, about=command.path)
 
 
 def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str | None:

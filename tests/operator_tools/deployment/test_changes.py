@@ -1,4 +1,4 @@
-"""What differs is shown, and no secret with it."""
+"""What differs is shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import json
 import pytest
 
 from kolla_mesos_start.operator.deployment.changes import (
-    Change,
-    Mask,
     affected,
     changes,
-    is_secret,
     not_run_again,
 )
 
@@ -51,63 +48,6 @@ def test_a_definition_that_cannot_be_read_has_no_changed_command() -> None:
         list(not_run_again({"db": b"[]", "web": b"{"}, {"db": b'{"commands": {"sync": {}}}', "new": b""}))
         == []
     )
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["password", "db_password", "DB_PASSWD", "db_pw", "api_token", "ssh_keys", "rabbitmq_cluster_cookie"],
-)
-def test_names_that_say_that_a_value_is_a_secret(name: str) -> None:
-    assert is_secret(f"variables/{name}")
-
-
-@pytest.mark.parametrize("name", ["keystone_port", "passive", "tokenizer"])
-def test_names_that_do_not(name: str) -> None:
-    assert not is_secret(f"variables/{name}")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("uses hunter22 twice: hunter22", "uses *** twice: ***"),
-        ("mysql://nova:other@db/nova", "mysql://nova:***@db/nova"),
-        ("rabbit://nova:other@a:5672,nova:other@b:5672//", "rabbit://nova:***@a:5672,nova:***@b:5672//"),
-        ("rabbit://nova:{{ p }}@a:5672,nova:{{ p }}@b//", "rabbit://nova:{{ p }}@a:5672,nova:{{ p }}@b//"),
-        ("password = other", "password = ***"),
-        ('"DB_PASSWORD": "other",', '"DB_PASSWORD": "***",'),
-        ("password = {{ db_password }}", "password = {{ db_password }}"),
-        ("http://[::1]:5000/v3", "http://[::1]:5000/v3"),
-        ("port = 5000", "port = 5000"),
-    ],
-)
-def test_secrets_are_hidden_wherever_they_stand(text: str, shown: str) -> None:
-    """Those of variables by their value, others by what stands beside them."""
-    mask = Mask({"variables/db_password": b"hunter22\n"}, {"a/variables/h1/db_password": b"old-one"})
-    assert mask.hide(text) == shown
-    assert mask.hide("old-one") == "***"
-
-
-def test_a_changed_secret_is_a_change_without_its_value() -> None:
-    mask = Mask({}, {})
-    assert mask.value("variables/db_password", b"hunter22") == "***"
-    assert mask.value("variables/port", b"80") == "80"
-    assert list(mask.lines(Change("a", b"x\npassword: hunter22\n", b"x\npassword: other\n"))) == [
-        "@@ -1,2 +1,2 @@",
-        " x",
-        "-password: ***",
-        "+password: ***",
-    ]
-    assert list(mask.lines(Change("a", b"", b"\xff"))) == ["not text, and not shown"]
-
-
-def test_a_private_key_is_not_shown() -> None:
-    """Whatever the name of its variable or file: an import has those that kolla-ansible copies."""
-    key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n"
-    mask = Mask({}, {})
-    assert mask.value("variables/haproxy_pem", key) == "***"
-    for change in (Change("a/files/pem", key, key.replace(b"MIIE", b"MIIF")), Change("a", b"", key)):
-        assert list(mask.lines(change)) == ["a private key, and not shown"]
-    assert list(mask.lines(Change("a", key, b""))) == ["a private key, and not shown"]
 
 
 def test_a_shared_variable_concerns_the_services_that_name_it() -> None:

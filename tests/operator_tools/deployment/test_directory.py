@@ -194,6 +194,35 @@ def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, link: str) -> No
     assert f"{path} is a link to {secret}, outside of {root}: put a copy" in caught.value.reason
 
 
+def test_what_editors_and_packages_leave_is_named_and_not_published(tmp_path: Path) -> None:
+    """Wherever it is; a similar name of its own is published."""
+    left = [
+        "x~",
+        "#x#",
+        "x.orig",
+        "x.rej",
+        "x.bak",
+        "x.swp",
+        "x.rpmsave",
+        "x.rpmnew",
+        "x.dpkg-old",
+        "x.ucf-dist",
+    ]
+    kept = ["x.conf", "x.original", "x#", "bak"]
+    write_files(tmp_path, services__a__definition_json=DEFINITION)
+    write_files(tmp_path / "services/a", **{"definition.json~": "{"})
+    write_files(tmp_path / "services/a~", **{"definition.json": "{"})
+    for place in ("services/a/files", "services/a/variables", "variables"):
+        write_files(tmp_path / place, **dict.fromkeys([*left, *kept], "text"))
+    found = directory.read(tmp_path)
+    (service,) = found.services
+    for contents in (service.files, service.variables.own, found.variables):
+        assert sorted(contents) == sorted(kept)
+    named = [each for each in validate(found) if "left out" in each.message]
+    assert {each.severity for each in named} == {"warning"}
+    assert len(named) == 3 * len(left) + 2
+
+
 def test_a_link_inside_of_the_directory_is_followed(tmp_path: Path) -> None:
     """As in a ConfigMap that is mounted, where each file is one."""
     write_files(tmp_path / "site", services__db__definition_json=DEFINITION, services__db__data__conf="x")

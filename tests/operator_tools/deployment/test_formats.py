@@ -228,3 +228,23 @@ def test_a_text_is_one_to_whoever_reads_the_yaml(text: str) -> None:
     dumped = formats.dumped([{text: text}])
     assert dumped == f"---\n'{text}': '{text}'\n"
     assert YAML(typ="safe", pure=True).load(dumped) == {text: text}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "$ANSIBLE_VAULT;1.1;AES256\n3661\n",
+            "ansible-vault has encrypted it: decrypt a copy: ansible-vault decrypt",
+        ),
+        ("db: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3661\n", "a value that ansible-vault has encrypted"),
+        ("a:\n  b: !vault x\n", "a value that ansible-vault has encrypted"),
+    ],
+)
+def test_what_ansible_vault_has_encrypted_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    """It would be published as it is; no cipher text is shown."""
+    file = tmp_path / "passwords.yml"
+    file.write_text(text)
+    with pytest.raises(BadDefinition) as caught:
+        formats.values(file)
+    assert expected in str(caught.value.issues[0]) and "3661" not in str(caught.value.issues)

@@ -192,3 +192,39 @@ def test_a_misspelt_name_is_no_file_beside_the_services(tmp_path: Path) -> None:
     (tmp_path / "launch.yml").rename(tmp_path / "lanch.yml")
     _, (found,) = directory.look(tmp_path)
     assert found.message.endswith("nearest is 'launch.yml'")
+
+
+@pytest.mark.parametrize(
+    ("generation", "launch", "key"),
+    [
+        ("{{ x }}", "tag: '2026.1'\n", "tag"),
+        ("2026.2", "tag: '2026.1'\n", "tag"),
+        (
+            "2026.1",
+            "services: {a/web: {env: {KOLLA_GENERATION: '2'}}}\ntag: '2026.1'\n",
+            "services.a/web.env",
+        ),
+        ("2026.1", "tag: '2026.1'\n", ""),
+        ("{{ image_generation }}", "tag: '2026.1'\n", ""),
+        ("2", "services: {a/web: {env: {KOLLA_GENERATION: '2'}}}\ntag: '2026.1'\n", ""),
+        ("2", "services: {a/web: {env: {KOLLA_GENERATION: '{{ x }}'}}}\ntag: '2026.1'\n", ""),
+        ("2", "{}\n", ""),
+    ],
+)
+def test_a_generation_that_no_container_has_is_an_error(
+    tmp_path: Path, generation: str, launch: str, key: str
+) -> None:
+    """Otherwise the command would be waited for for ever."""
+    sync = {"sync": {"command": "true", "run_once": True, "generation": generation}}
+    root = write_files(
+        tmp_path,
+        launch_yml=launch,
+        variables_yml="x: 1\n",
+        services__a__web__definition_json=json.dumps({"commands": sync}),
+    )
+    found = [each for each in validate(directory.read(root)) if each.severity == "error"]
+    assert [each.file for each in found] == ["launch.yml"] * bool(key)
+    if key:
+        shown = "1" if generation == "{{ x }}" else generation
+        assert found[0].message.startswith(f"{key}: the containers of a/web have the generation '2")
+        assert f"and web/sync is for {shown!r}" in found[0].message

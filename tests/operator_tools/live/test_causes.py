@@ -92,6 +92,42 @@ CASES: dict[str, tuple[Any, ...]] = {
         {**one("web", container("waiting", "web/daemon waits for x", definition="3e7"))},
         "restart: web on web1 waits by an older definition: restart it; web/daemon waits for x",
     ),
+    "a new version fails, and the others are the last ones that work": (
+        {
+            "web": definition(instances=2),
+            "status/global/web": "web",
+            "web/.containers/0": container("ready", definition="3e7", host="web0"),
+            "web/.containers/1": container("unready", "exit status 1", definition="3e8"),
+            "status/global/web/daemon/ready/0": {},
+        },
+        "not ready: web/daemon on web1 is not ready for 0 s: exit status 1; see the log of web",
+        "keep: web/daemon on web0 runs an older definition (changed 1 min ago): keep it while the new version"
+        " fails on web1: correct that and publish, or publish the old version again",
+    ),
+    "a new version starts, and the others stay until it is ready": (
+        {
+            "web": definition(instances=2),
+            "status/global/web": "web",
+            "status/global/web/daemon/ready/0": {},
+            "web/.containers/0": container("ready", definition="3e7", host="web0"),
+            "web/.containers/1": container("starting", definition="3e8"),
+        },
+        "starting: web/daemon on web0 runs an older definition (changed 1 min ago): keep it until the new"
+        " version is ready on web1",
+        "starting: web/daemon on web1 has been starting for 0 s",
+    ),
+    "a start of a new version ended": (
+        {
+            **ready("web", "0"),
+            "web": definition(instances=2),
+            "web/.containers/0": container("ready", definition="3e7", host="web0"),
+            "status/h1/web/ended": ENDED,
+        },
+        "ended: web/daemon on h1 ended 1 min ago in stage render, exit status 78: missing: x; correct that,"
+        " and start it again",
+        "keep: web/daemon on web0 runs an older definition (changed 1 min ago): keep it while the new version"
+        " fails on h1: correct that and publish, or publish the old version again",
+    ),
     "its refresh waits for another instance that failed": (
         {
             **ready("db", "1"),
@@ -668,6 +704,15 @@ def test_each_blocked_chain_has_a_line() -> None:
         "            rabbitmq_tasks/user <- stats/daemon",
         "up          redis 1 of 1",
     ]
+
+
+def test_nothing_that_was_ever_started_is_one_line() -> None:
+    """What is wrong besides, is shown; once a container has started, each missing one is named."""
+    tree = {name: definition() for name in ("api", "db", "web")} | {"bad": "{"}
+    first, second = explained(tree)
+    assert first.startswith("ROOT CAUSE  no container of 3 services was ever started")
+    assert "the definition of bad can't be read" in second
+    assert len(explained({**tree, "web/.containers/1": container("starting")})) > 2
 
 
 def test_an_invalid_definition_blocks_its_dependents() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.operator.deployment.container_settings import ContainerSettings
 from kolla_mesos_start.operator.deployment.directory import Deployment, Service, Values
 from kolla_mesos_start.operator.deployment.launch import LaunchFile
+from kolla_mesos_start.operator.invocation import OutputConsole
 from kolla_mesos_start.operator.local.containers import LocalContainer
 from kolla_mesos_start.operator.local.directory_up import DirectoryDeployment, pairs, plan, with_roles
 from kolla_mesos_start.operator.local.log_stream import LogStream
@@ -142,6 +144,25 @@ def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
         "web@x | ",
         "db@x  | tw" + "o" * 200,
     ]
+
+
+def test_a_log_may_have_colours_and_no_other_sequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = LocalContainer("a/db", "x", tmp_path / "db", tmp_path / "run", {})
+    target = io.StringIO()
+    monkeypatch.setattr(target, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", target)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = LogStream([made], OutputConsole())
+    made.log.write_text(
+        "\x1b[31mred\x1b[0m \x1bc \x1b[2J \x9b2J \x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\\n"
+    )
+    stream.show()
+    said = target.getvalue()
+    assert "\x1b[31mred\x1b[0m" in said
+    assert r" \x1bc \x1b[2J \x9b2J \x1b]8;;http://evil" in said
+    assert re.findall(r"\x1b(?!\[\d*m)", said) == []
 
 
 class EndsMeanwhile(LocalContainer):

@@ -8,10 +8,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
+from typing import Callable
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
+from kolla_mesos_start import settings
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.operator.ensemble import connection
+from kolla_mesos_start.operator.ensemble.connection import OperatorClient
 from kolla_mesos_start.operator.local.private_zookeeper import HOST, PrivateZooKeeper, free_port
 from tests.waiting import eventually
 
@@ -25,7 +31,13 @@ def server(tmp_path: Path) -> Iterator[PrivateZooKeeper]:
     server.kill()
 
 
+def operator_of(server: PrivateZooKeeper) -> OperatorClient:
+    own = {"KOLLA_APP_ID": "/site/operator", "KOLLA_HOSTNAME": "here", **server.environ}
+    return connection.connect(settings.parse(own))
+
+
 def client_of(server: PrivateZooKeeper) -> KazooClient:
+    """A client without a credential."""
     client = KazooClient(server.hosts)
     client.start(timeout=30)
     return client
@@ -46,6 +58,49 @@ def test_it_serves_and_keeps_its_data_and_its_port(server: PrivateZooKeeper) -> 
         server.kill()
         assert server.has_ended
         assert not server.serves
+
+
+def test_others_can_neither_read_nor_write_anything(server: PrivateZooKeeper) -> None:
+    """Not even below the root, or in its files; the credential is in a file only."""
+    server.start()
+    eventually(lambda: server.serves, "it serves")
+    operator, other = operator_of(server), client_of(server)
+    server.secure(operator)
+    connection.write_together(operator, {"/kolla": b"a secret"}, frozenset())
+    attempts: list[Callable[[], object]] = [
+        lambda: other.get("/kolla"),
+        lambda: other.set("/kolla", b"evil"),
+        lambda: other.create("/kolla/evil"),
+        lambda: other.create("/evil"),
+        lambda: other.create("/zookeeper/evil"),
+        lambda: other.get_children("/"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NoAuthError):
+            attempt()
+    other.stop()
+    other.close()
+    operator.close()
+    assert server.home.stat().st_mode & 0o777 == 0o700
+    password = (server.home / "credential").read_text().rpartition(":")[2].strip()
+    assert (server.home / "credential").stat().st_mode & 0o777 == 0o600
+    assert len(password) == 32 and password not in str(server.environ)
+    server.discard()
+    assert all(b"a secret" not in file.read_bytes() for file in server.home.rglob("*") if file.is_file())
+    assert not (server.home / "credential").exists()
+
+
+def test_it_is_not_used_if_somebody_else_was_faster(server: PrivateZooKeeper) -> None:
+    """What was written before it was secured could be anything."""
+    server.start()
+    eventually(lambda: server.serves, "it serves")
+    other, operator = client_of(server), operator_of(server)
+    other.create("/kolla")
+    with pytest.raises(AgentError, match="somebody else has written /kolla to the private ZooKeeper"):
+        server.secure(operator)
+    other.stop()
+    other.close()
+    operator.close()
 
 
 def test_its_last_lines_say_why_it_has_ended(server: PrivateZooKeeper) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.operator.terminal.suggestions import existing, slip
+from kolla_mesos_start.operator.terminal.suggestions import existing, nearest, slip
 
 
 @pytest.mark.parametrize("name", ["web_pprt", "webport", "web_portt", "web_prot"])
@@ -39,3 +39,8 @@ def test_of_many_existing_names_the_nearest_are_listed() -> None:
     assert found.startswith(" (did you mean 'web-49'? there are: web-49, ")
     assert found.endswith(" and 40 more)")
     assert found.count(",") == 9
+
+
+def test_a_name_that_is_not_near_is_not_suggested() -> None:
+    assert nearest("greeting", ["election"]) == ""
+    assert nearest("levle", ["election", "level"]) == " (did you mean 'level'?)"
