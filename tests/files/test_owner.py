@@ -39,7 +39,7 @@ def squash() -> None:
         raise PermissionError(1, "Operation not permitted")
 
     chown = os.fchown
-    os.open, os.fchown = create, refuse  # type: ignore[assignment]
+    os.open, os.fchown = create, refuse
 
 
 @pytest.mark.parametrize("there", [None, b"old"])

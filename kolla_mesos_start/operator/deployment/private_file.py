@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.errors import CannotWrite
+from kolla_mesos_start.files.directories import closing, existing, sync_directory
 
 
 def write(file: Path, data: bytes, like: os.stat_result | None = None) -> None:
@@ -43,15 +44,7 @@ def _replace(file: Path, data: bytes, prepare: Callable[[int], object]) -> None:
             except BaseException:
                 os.unlink(stage.name)
                 raise
-        _sync(file.parent)
+        with closing(existing(str(file.parent))) as directory:
+            sync_directory(directory)
     except OSError as error:
         raise CannotWrite(f"{file} can't be written: {error.strerror}") from error
-
-
-def _sync(directory: Path) -> None:
-    """Make the new name durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
