@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files.directories import closing, existing, sync_directory
 
 
 def write(file: Path, data: bytes, like: os.stat_result | None = None) -> None:
@@ -44,7 +44,19 @@ def _replace(file: Path, data: bytes, prepare: Callable[[int], object]) -> None:
             except BaseException:
                 os.unlink(stage.name)
                 raise
-        with closing(existing(str(file.parent))) as directory:
-            sync_directory(directory)
+        _sync(file.parent)
     except OSError as error:
         raise CannotWrite(f"{file} can't be written: {error.strerror}") from error
+
+
+def _sync(directory: Path) -> None:
+    """Make the new name durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems can't, and do not need it.
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(descriptor)
