@@ -125,7 +125,8 @@ def sync_directory(directory: int) -> None:
     try:
         os.fsync(directory)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # Some network file systems can't, and do not need it.
+        # Some network file systems can't, and do not need it.
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
 
 

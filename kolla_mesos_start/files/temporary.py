@@ -53,8 +53,8 @@ def remove_leftovers(directory: int, path: str) -> None:
         if not name.startswith(TEMPORARY_PREFIX):
             continue
         try:
-            with closing(os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with closing(_open_left(directory, name)) as fd:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 os.unlink(name, dir_fd=directory)
         except BlockingIOError:
             log.debug("%s/%s: another agent is writing it", path, name)
@@ -67,6 +67,14 @@ def remove_leftovers(directory: int, path: str) -> None:
                 name,
                 strerror(error),
             )
+
+
+def _open_left(directory: int, name: str) -> int:
+    """Open it for a lock: on NFS an exclusive one needs the right to write, a shared one that to read."""
+    try:
+        return os.open(name, os.O_RDWR | O_CAREFUL, dir_fd=directory)
+    except PermissionError:  # Its mode may be 0400.
+        return os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
 
 
 def discard(directory: int | None, name: str) -> None:

@@ -329,10 +329,15 @@ def _reserve(fd: int, size: int) -> None:
     if size <= before:
         return
     try:
-        os.posix_fallocate(fd, 0, size)
+        # Not from 0: where the C library must write zeros (NFS), it would read the old bytes, and can't.
+        os.posix_fallocate(fd, before, size - before)
     except OSError as error:
         os.ftruncate(fd, before)
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # This file system can't reserve space.
+        if error.errno not in (
+            errno.EOPNOTSUPP,
+            errno.EINVAL,
+            errno.ENOSYS,
+        ):  # This file system can't reserve space.
             raise
 
 

@@ -72,6 +72,25 @@ def test_owner_and_mode_of_a_mounted_file_are_set_before_the_first_byte(
     assert source.read_bytes() == b"n" * 10_000
 
 
+def test_a_mounted_file_grows_where_space_is_reserved_by_writing_zeros(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """As the C library does on NFS: it reads each block below the old size, and can't."""
+    source, dest, mounts = mounted
+
+    def action() -> None:
+        def emulated(fd: int, start: int, length: int) -> None:
+            if start < os.fstat(fd).st_size:
+                os.pread(fd, 1, start)
+            os.pwrite(fd, bytes(length), start)
+
+        os.posix_fallocate = emulated
+        place([content(dest)])
+
+    assert in_child(action, uid, mounts).error is None
+    assert source.read_bytes() == SECRET
+
+
 def test_a_mounted_file_is_restored_if_reserving_space_fails(
     mounted: tuple[Path, Path, list[Mount]], uid: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -14,8 +15,10 @@ from kolla_mesos_start.files.placement import place
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     SECRET,
+    before_call,
     content,
     end_child,
+    fail_with,
     in_child,
     kill_at,
     leave_temporary,
@@ -68,6 +71,38 @@ def test_what_a_killed_agent_left_is_removed_even_if_nothing_is_to_be_written(ho
     leave_temporary(home, uid, content(home / "app.conf", SECRET * 1000))
     assert in_child(lambda: place([content(home / "other.conf")]), uid).error is None
     assert temporary_files(home) == []
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_left_over_on_nfs_is_removed(home: Path, uid: int, mode: int) -> None:
+    """It emulates flock with locks of fcntl(2): they need a descriptor to write, or to read."""
+    left = write(home / f"{TEMPORARY_PREFIX}0123456789abcdef", SECRET, uid, mode)
+
+    def flock(fd: int, kind: int) -> None:
+        access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+        refused = os.O_RDONLY if kind & fcntl.LOCK_EX else os.O_WRONLY
+        if access == refused:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(fd, kind)
+
+    def action() -> list[str]:
+        fcntl.flock = flock  # type: ignore[assignment]
+        return warnings_of(lambda: place([content(home / "app.conf")]))
+
+    real = fcntl.flock
+    assert (in_child(action, uid).value, left.exists()) == ([], False)
+
+
+@pytest.mark.parametrize("cause", [errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_directory_that_cannot_be_synced_is_no_error(home: Path, uid: int, cause: int) -> None:
+    """Some network file systems can't, and do not need it."""
+
+    def action() -> None:
+        before_call("fsync", 2, fail_with(cause))  # The first one is of the file.
+        place([content(home / "app.conf")])
+
+    assert in_child(action, uid).error is None
+    assert (home / "app.conf").read_bytes() == SECRET
 
 
 def test_the_temporary_file_of_a_running_agent_is_left_alone(home: Path, uid: int) -> None:
