@@ -155,6 +155,9 @@ class Waiting:
 
     def _judge(self, command: Command) -> Runnable | Blocked:
         self._look_up_generations(command)
+        for dependency in command.inside:
+            for warning in states.left_out(dependency, self._znodes, self._watches.results):
+                self._client.warn_once(warning)
         verdict = judge(command, self._watches.results, self._znodes, self._progress)
         if verdict is None:
             return self._contend(command)

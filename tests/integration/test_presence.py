@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
-from tests.instances import Site
+from tests.instances import INSTANCE_DATA, Site
 from tests.link import Link
 from tests.publishing import publish
 from tests.sessions import kept_alive
@@ -252,7 +252,8 @@ def test_a_restarted_container_replaces_its_own_member(
         assert (how == "ended") == (former not in sessions(zookeeper))
         if how != "ended":
             assert history == [[member]] * len(history)
-    zk.create(f"{deployment.path}/status/global/db/daemon/ready/one", b"{}", makepath=True)
+    ready = f"{deployment.path}/status/global/db/daemon/ready/one"
+    zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
     tell(agent, "READY=1")
     assert list(site.await_instances(1)) == list(site.members) == [member]
 

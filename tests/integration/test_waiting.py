@@ -29,6 +29,7 @@ from kolla_mesos_start.zookeeper.session import Servers
 from tests.agents import Agent, Containers
 from tests.benchmarks.counting import Line
 from tests.conftest import Deployment, LogLines
+from tests.instances import INSTANCE_DATA, MEMBER_DATA
 from tests.integration.test_session import servers
 from tests.link import Link
 from tests.publishing import publish
@@ -37,6 +38,7 @@ from tests.waiting import eventually
 from tests.zookeeper import Server
 
 HOST = "web1"
+INSTANCE, MEMBER = INSTANCE_DATA.decode(), MEMBER_DATA.decode()
 SOON = 20.0  # seconds, on a busy machine
 SHORT = "2"  # seconds; the least that a session may have, so that an outage is noticed and over soon
 
@@ -81,22 +83,22 @@ KINDS = {
     "one_instance": Kind(
         "mq/daemon",
         {"status/global/mq/daemon": "running"},
-        {"status/global/mq/daemon/ready/one": "{}"},
+        {"status/global/mq/daemon/ready/one": INSTANCE},
     ),
     "two_instances": Kind(
         {"path": "cache/daemon", "count": 2},
-        {"status/global/cache/daemon/ready/one": "{}"},
-        {"status/global/cache/daemon/ready/two": "{}"},
+        {"status/global/cache/daemon/ready/one": INSTANCE},
+        {"status/global/cache/daemon/ready/two": INSTANCE},
     ),
     "local_instance": Kind(
         {"path": "agent/daemon", "scope": "local"},
-        {"status/global/agent/daemon/ready/one": "{}", "status/web2/agent/daemon/ready/one": "{}"},
-        {f"status/{HOST}/agent/daemon/ready/two": "{}"},
+        {"status/global/agent/daemon/ready/one": INSTANCE, "status/web2/agent/daemon/ready/one": INSTANCE},
+        {f"status/{HOST}/agent/daemon/ready/two": INSTANCE},
     ),
     "members": Kind(
         {"members": "infra/proxy", "count": 2},
-        {"infra/proxy/.party/one": "{}"},
-        {"infra/proxy/.party/two": "{}"},
+        {"infra/proxy/.party/one": MEMBER},
+        {"infra/proxy/.party/two": MEMBER},
     ),
 }
 
@@ -122,7 +124,8 @@ def write(zk: KazooClient, deployment: Deployment, nodes: Mapping[str, str]) -> 
         if zk.exists(path):
             zk.set(path, text.encode())
         else:
-            zk.create(path, text.encode(), makepath=True)
+            ephemeral = path.split("/")[-2] in ("ready", ".party", "lock")
+            zk.create(path, text.encode(), makepath=True, ephemeral=ephemeral)
 
 
 def write_near(zk: KazooClient, deployment: Deployment) -> None:
@@ -300,7 +303,7 @@ def test_many_instances_are_not_read_again_for_each_that_becomes_ready(
     agent.says("waits for")
     before, begun = len(line.connections[0]), time.time()
     for number in range(HERD):
-        write(zk, deployment, {f"status/global/mq/daemon/ready/{number}": "{}"})
+        write(zk, deployment, {f"status/global/mq/daemon/ready/{number}": INSTANCE})
     last = time.time()
     assert agent.ends() == 0
     reads = [request for request in line.connections[0][before:] if request.name.startswith("getChildren")]
