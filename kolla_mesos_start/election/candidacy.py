@@ -27,7 +27,7 @@ from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.members import instance, why_left_out
-from kolla_mesos_start.tree.published import Changed, stamp
+from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import decode_registered
 from kolla_mesos_start.zookeeper.client import Outage
 from kolla_mesos_start.zookeeper.client import Refused as RefusedTransaction
@@ -312,7 +312,7 @@ class Candidacy:
                 self._repeat()
                 continue
             if self._queries() <= watches.results.keys():
-                self._raise_if_changed()
+                self._tree.raise_if_changed()
                 found = watches.results
                 return {each.path: found[each] for each in queries if not each.children and found[each]}
 
@@ -362,13 +362,6 @@ class Candidacy:
             lambda: self._watches.changes != seen or self._client.connected != connected, self._say_at
         ):
             self._repeat()
-
-    def _raise_if_changed(self) -> None:
-        """Begin again from the definition if another one is published."""
-        definition = self._tree.znodes.definition
-        known = self._watches.results.get(data_of(definition))
-        if data_of(definition) in self._watches.results and stamp(known) != self._tree.stamps.get(definition):
-            raise Changed(f"{definition} has changed since it was read")
 
     # -- whose ephemerals ---------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ class Memory:
     """
 
     definition = 100  # the zxid of the definition
+    stamps: Mapping[str, Any] = {}
 
     def __init__(self, definition: Mapping[str, Any], tree: Tree) -> None:
         self.tree = dict(tree)
@@ -155,6 +156,9 @@ class Memory:
 
     def write(self, stage: str, text: str, only: str = "", **_: object) -> None:
         self.reports.append(text)
+
+    def raise_if_changed(self) -> None:
+        """Whole agents do: see tests/integration."""
 
     def warn_once(self, warning: str) -> None:
         self.warnings.append(warning)
