@@ -100,7 +100,7 @@ def test_a_stop_signal_ends_the_wait_and_so_does_its_limit(
     assert time.monotonic() - begun < 5
     agent = start(zookeeper, containers, tmp_path, BARE, KOLLA_WAIT_TIMEOUT="1")
     assert agent.ends() == 75
-    assert agent.ending["reason"].startswith("waited 1 s for an address: KOLLA_PRIVATE_INTERFACE")
+    agent.says("waited 1 s for an address: KOLLA_PRIVATE_INTERFACE")
 
 
 def template(text: str, **more: Any) -> dict[str, Any]:
