@@ -13,9 +13,11 @@ from tests.conftest import Deployment
 from tests.instances import INSTANCE_DATA, MEMBER_DATA, Site
 from tests.integration.test_election import Cluster, cluster  # noqa: F401 (a fixture)
 from tests.publishing import publish
+from tests.tool import run_ctl
 from tests.waiting import eventually
 
 SERVICE = "infra/web"
+DAEMON = {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}}
 GARBAGE = [b"", b"[]", b"x" * 200_000, b"[" * 16_000, b'{"host": "h1", "address": 1}', b'{"host": "a\\nb"}']
 
 
@@ -108,7 +110,7 @@ def test_a_container_replaces_its_own_dead_znodes(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:
     """Its state, its presence and its readiness, also in the middle of its life."""
-    publish(deployment, SERVICE, {"service": {"daemon": {"command": "sleep 1000", "ready": {"alive": 0}}}})
+    publish(deployment, SERVICE, DAEMON)
     agent = containers.start(SERVICE)
     (member,) = site.await_instances(1)
     paths = [f"{above}/{member}" for above in (site.party, site.containers_path, f"{site.daemon()}/ready")]
@@ -151,3 +153,50 @@ def test_a_dead_host_is_no_part_of_an_election(cluster: Cluster) -> None:  # noq
     eventually(lambda: cluster.ready == ["a", "b", "c", "h1"], "all are ready", seconds=60)
     assert len(cluster.bootstraps()) == 1
     assert any(f"left out of the election: {garbage}" in agent.said for agent in cluster.agents.values())
+
+
+def test_the_tool_counts_nothing_of_a_copied_tree(
+    zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
+) -> None:
+    """`explain` names what is left out, and `reset` removes it; a dead operator holds no lock."""
+    once = {"command": "true", "run_once": True}
+    publish(deployment, SERVICE, {"commands": {"sync": once}, **DAEMON})
+    agent = containers.start(SERVICE)
+    site.await_instances(1)
+    ((member, facts),) = site.members.items()
+    copies = {
+        f"{site.party}/{member}": json.dumps(facts).encode(),
+        f"{site.containers_path}/{member}": json.dumps({"host": "web1", "state": "ready"}).encode(),
+        f"{site.daemon()}/ready/{member}": INSTANCE_DATA,
+        f"{site.daemon('web1')}/ready/{member}": INSTANCE_DATA,
+        f"{deployment.path}/status/global/web/sync/lock/{'0' * 32}__lock__0000000000": b"web1",
+        f"{deployment.path}/.publication/{'0' * 32}__lock__0000000000": b"dead",
+    }
+    agent.signal(15)
+    agent.ends()
+    eventually(lambda: not agent.registrar and not site.members, "its session is closed")
+    for path, data in copies.items():
+        zk.create(path, data)
+
+    def ctl(*words: str) -> tuple[str, int]:
+        found = run_ctl(deployment, *words)
+        return found.stdout + found.stderr, found.returncode
+
+    said, status = ctl("status")
+    assert status == 1
+    assert "0 of 1" in said
+    said, _ = ctl("explain")
+    assert f"{site.daemon()}/ready/{member}: no session owns it" in " ".join(said.split())
+    assert "left out" in said
+    said, status = ctl("rerun", "web/sync")
+    assert status == 0, said
+    publish(deployment, SERVICE, DAEMON)  # The lock of publications is free.
+    zk.create(f"{site.party}/alive", b"{}", ephemeral=True)
+    said, status = ctl("reset", "--yes")
+    assert (status, "web has 1 container" in said) == (1, True), said
+    zk.delete(f"{site.party}/alive")
+    said, status = ctl("reset", "--yes")
+    assert status == 0, said
+    assert [path for path in copies if zk.exists(path) and ".publication" not in path] == []
+    said, status = ctl("remove", SERVICE, "--yes")
+    assert status == 0, said

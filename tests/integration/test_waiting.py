@@ -500,3 +500,60 @@ def test_a_container_ends_when_its_limit_is_over(deployment: Deployment, contain
         "web/second has waited 0 s for mq/daemon (0 of 1 instances ready)"
     )
     assert not (agent.directory / "ran").exists()
+
+
+# -- another definition ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run_once", [False, True], ids=["plain", "contender"])
+def test_a_container_that_waits_reads_a_corrected_definition(
+    zk: KazooClient, deployment: Deployment, containers: Containers, run_once: bool
+) -> None:
+    """Also one that waits in the queue for a lock; it leaves no contender behind."""
+    lock = f"{deployment.path}/status/global/web/go/lock"
+    if run_once:
+        write(zk, deployment, {"status/global/web": "web"})
+        zk.create(f"{lock}/{'0' * 32}__lock__0000000000", b"web2", ephemeral=True, makepath=True)
+    dependency = [] if run_once else ["nobody/go"]
+    publish(
+        deployment,
+        "web",
+        {"commands": {"go": {"command": "true", "run_once": run_once, "dependencies": dependency}}},
+    )
+    agent = containers.start("web", HOST)
+    agent.says("web/go waits")
+    publish(deployment, "web", {"commands": {"went": {"command": "true"}}})
+    assert agent.ends() == 0
+    assert f"{deployment.path}/web has changed since it was read: beginning again from it" in agent.said
+    if run_once:
+        assert len(zk.get_children(lock)) == 1
+
+
+def test_a_container_that_waits_reads_a_corrected_variable(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """If the definition was read with it."""
+    dependency = {"path": "db/daemon", "count": "{{ count }}"}
+    publish(deployment, "web", one_command_for_all(dependency), variables={"count": "2"})
+    write(zk, deployment, {"status/global/db/daemon/ready/one": INSTANCE})
+    agent = containers.start("web", HOST)
+    agent.says("1 of 2 instances ready")
+    publish(deployment, "web", one_command_for_all(dependency), variables={"count": "1"})
+    assert agent.ends() == 0
+
+
+def test_a_container_that_has_run_a_command_goes_on(
+    deployment: Deployment, containers: Containers, zk: KazooClient
+) -> None:
+    """It would run it again."""
+    commands = {
+        "first": {"command": "echo first >> ran"},
+        "go": {"command": "echo go >> ran", "dependencies": ["web/first", "db/sync"]},
+    }
+    publish(deployment, "web", {"commands": commands})
+    agent = containers.start("web", HOST)
+    agent.says("web/go waits for db/sync")
+    publish(deployment, "web", {"commands": {**commands, "more": {"command": "true"}}})
+    write(zk, deployment, {"status/global/db/sync": "done"})
+    assert agent.ends() == 0
+    assert ran(agent) == ["first", "go"]
