@@ -29,7 +29,7 @@ from kolla_mesos_start.errors import (
     where,
 )
 from kolla_mesos_start.health import JOURNAL, PRIVATE, StateFile
-from kolla_mesos_start.host.facts import HostFacts
+from kolla_mesos_start.host.facts import HostFacts, when_addressed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import hide_memory, reap, signal_name
@@ -38,10 +38,10 @@ from kolla_mesos_start.report import Report, facts_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import NoReturn
+    from typing import NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
-    from kolla_mesos_start.definition.model import Command, Dependency, Graph
+    from kolla_mesos_start.definition.model import Dependency, Graph
     from kolla_mesos_start.election.candidacy import Candidacy, Result
     from kolla_mesos_start.files.content import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait.judge import Runnable
     from kolla_mesos_start.zookeeper.client import Client
+
+    T = TypeVar("T")
 
 log = Logger(__name__)
 
@@ -167,7 +169,8 @@ class Agent:
                 result = candidacy.elect()
                 preparer.election = result.values
             try:
-                prepared = self._render(settings, preparer, runnable.command, report)
+                render = partial(self._render, settings, preparer, runnable, report)
+                prepared = self._when_addressed(render, settings, tree, report, runnable)
             except (BadDefinition, CannotRender):
                 _raise_if_changed(tree)
                 raise
@@ -332,14 +335,40 @@ class Agent:
             self.bootstrap.guard  # noqa: B018 (it starts while we wait)
         from kolla_mesos_start.daemon.identity import register
 
-        before, self.registration = self.registration, register(settings, tree, preparer.facts, report)
+        before = self.registration
+        self.registration = self._when_addressed(
+            partial(register, settings, tree, preparer.facts, report), settings, tree, report
+        )
         if self.registration is None:
             for path, _ in before.presence if before else ():
                 tree.client.ephemerals.discard(path)  # The previous definition had a daemon.
         return self.registration
 
-    def _render(self, settings: Settings, preparer: Preparer, command: Command, report: Report) -> Prepared:
+    def _when_addressed(
+        self,
+        work: Callable[[], T],
+        settings: Settings,
+        tree: StatusTree,
+        report: Report,
+        runnable: Runnable | None = None,
+    ) -> T:
+        """The result of `work`, once the addresses that it needs exist."""
+
+        def tell(why: str) -> None:
+            report.write("waiting", f"for an address: {why}", runnable.command.path if runnable else "")
+            if runnable and runnable.contender:
+                assert self.client is not None
+                self.client.ephemerals.discard(runnable.contender)  # Another container may run it.
+
+        def check() -> None:
+            if runnable is None:  # Nothing has run.
+                tree.raise_if_changed()
+
+        return when_addressed(work, self.loop, settings.wait_timeout, tell, check)
+
+    def _render(self, settings: Settings, preparer: Preparer, runnable: Runnable, report: Report) -> Prepared:
         """Render the command, and write its files unless COPY_ONCE is set and an earlier start wrote them."""
+        command = runnable.command
         self.stage, self.command = "render", command.path
         if not command.files:
             return preparer.prepare(command)

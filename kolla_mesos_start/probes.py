@@ -6,6 +6,7 @@ A probe is a generator of steps for a single-threaded loop. It returns why it fa
 
 from __future__ import annotations
 
+import re
 import select
 
 from kolla_mesos_start.errors import cause
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.zookeeper.connect import Steps
 
+_END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 STATUS_LINE_LIMIT, ANSWER_LIMIT = 1024, 1 << 16  # bytes
 
 
@@ -57,7 +59,6 @@ def http(url: str) -> Steps[str]:
             "Accept: */*\r\nConnection: close\r\n\r\n".encode()
         )
         answer = b""
-        # Read to the end: servers log an error when a client disconnects early.
         while len(answer) < ANSWER_LIMIT:
             try:
                 data = connection.recv(ANSWER_LIMIT)
@@ -66,6 +67,9 @@ def http(url: str) -> Steps[str]:
                     break
                 if not would_block(error):
                     raise
+                answer = _without_interim(answer)
+                if _END_OF_HEADERS.search(answer):
+                    break  # The rest may never end. What has come is read: some servers log an early close.
                 yield connection.fileno(), select.POLLIN
                 continue
             if not data:
@@ -73,7 +77,14 @@ def http(url: str) -> Steps[str]:
             answer += data
     finally:
         connection.close()
-    return _failure_of(answer)
+    return _failure_of(_without_interim(answer))
+
+
+def _without_interim(answer: bytes) -> bytes:
+    """The answer without what a server may send before it (1xx)."""
+    while re.match(rb"HTTP/\S+ 1\d\d\b", answer) and (end := _END_OF_HEADERS.search(answer)):
+        answer = answer[end.end() :]
+    return answer
 
 
 def _failure_of(answer: bytes) -> str:

@@ -111,7 +111,7 @@ class Settings(NamedTuple):
     acl: tuple[Acl, ...]  # (scheme, id, perms); perms are letters of cdrwa
     termination_log: str | None
     environ: Mapping[str, str]  # for commands and daemon: see `child_environ`
-    unknown: tuple[str, ...] = ()  # warnings about variables that nothing reads
+    unknown: tuple[str, ...] = ()  # warnings about variables that nothing reads, or that are ignored
 
     @property
     def servers(self) -> Servers:
@@ -207,7 +207,7 @@ def parse(
         host=require("KOLLA_HOSTNAME", _host_name, "", _host_sources(variables)),
         host_is_pod=_host_is_pod(variables),
         address=read("KOLLA_ADDRESS", _address, None),
-        ports=read("KOLLA_PORTS", _ports, (), ["PORTS"]),
+        ports=read("KOLLA_PORTS", _ports, ()) or variables.foreign("PORTS", _ports, ()),
         private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
         public_interface=read("KOLLA_PUBLIC_INTERFACE", _interface, None),
         copy_once=copy_once,
@@ -235,7 +235,7 @@ def parse(
     )
     if variables.issues:
         raise BadEnvironment(variables.issues)
-    return settings._replace(unknown=variables.unknown())
+    return settings._replace(unknown=(*variables.unknown(), *variables.notes))
 
 
 def child_environ(
@@ -291,6 +291,7 @@ class _Variables:
         self.environ = environ
         self._names = names
         self.issues: list[str] = []
+        self.notes: list[str] = []
         self._asked: set[str] = set()
 
     def unknown(self) -> tuple[str, ...]:
@@ -327,6 +328,14 @@ class _Variables:
     ) -> T:
         """Like `read`, but it is an issue if none is set."""
         return self._converted(self.first_set(name, fallbacks) or name, convert, otherwise)
+
+    def foreign(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
+        """Like `read`, for a variable that others may use for something else: then a note says so."""
+        try:
+            return convert(self.environ[name]) if self.is_set(name) else otherwise
+        except _Unexpected as unexpected:
+            self.notes.append(f"{name} is ignored, as it is not {unexpected.expected}; set KOLLA_{name}")
+            return otherwise
 
     def first_set(self, name: str, fallbacks: Sequence[str]) -> str | None:
         """The name of the first variable that is set, or None."""
@@ -409,7 +418,7 @@ def _server(text: str, expected: str) -> str:
     host, ipv6, port = match["host"], match["ipv6"], int(match["port"] or ZOOKEEPER_PORT)
     if ipv6 and not _is_ip(ipv6, socket.AF_INET6):
         raise _Unexpected(f"{expected}; {ipv6!r} is no IPv6 address")
-    if not ipv6 and not _is_host(host):
+    if not ipv6 and not _is_host(host.removesuffix(".")):
         raise _Unexpected(
             f"{expected}; {host!r} is no IPv4 address, and no name of ASCII letters, digits, - and _"
             " with 1 to 63 of them between two dots"

@@ -16,6 +16,11 @@ from kazoo.recipe.watchers import ChildrenWatch
 from tests.conftest import Deployment
 from tests.waiting import LIMIT, eventually
 
+# What a ready instance and a member have registered, in the fewest words.
+INSTANCE = {"host": "h1", "address": "192.0.2.1", "ports": [], "service": "infra/mq"}
+MEMBER = {"ansible_hostname": "h1", "api_interface": "e", "ansible_e": {"ipv4": {"address": "192.0.2.1"}}}
+INSTANCE_DATA, MEMBER_DATA = json.dumps(INSTANCE).encode(), json.dumps(MEMBER).encode()
+
 
 class Site:
     """One service of a deployment, and what stands in the tree of it."""

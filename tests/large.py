@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
+from tests.instances import INSTANCE_DATA
 from tests.operator_tools.trees import one_time
 
 SERVICES, REPLICAS = 100, 10
@@ -16,7 +17,7 @@ SERVICES, REPLICAS = 100, 10
 def fill(zk: KazooClient, deployment: Deployment, services: int = SERVICES, replicas: int = REPLICAS) -> None:
     """A thousand containers in ten layers, each of which waits for the one below; the third is stuck."""
     replies = [
-        zk.create_async(f"{deployment.path}/{path}", data.encode(), makepath=False)
+        zk.create_async(f"{deployment.path}/{path}", data.encode(), ephemeral=path.endswith("__party__"))
         for path, data in znodes(services, replicas)
     ]
     for reply in replies:
@@ -59,4 +60,4 @@ def _service(number: int, width: int, replicas: int) -> Iterator[tuple[str, str]
         yield f"status/h{host}/{role}", role
         yield f"status/h{host}/{role}/daemon", "waiting"
         if is_up:
-            yield f"{at}/daemon/ready/{host}__party__", "{}"
+            yield f"{at}/daemon/ready/{host}__party__", INSTANCE_DATA.decode()

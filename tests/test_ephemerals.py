@@ -57,7 +57,7 @@ PATH = "/kolla/site/infra/x"
         (5, {5}, False, FORMER),
         (3, set(), False, FORMER),
         (3, {5}, True, OTHER),
-        (0, set(), True, OTHER),
+        (0, set(), True, FORMER),  # It is persistent: nobody's.
         (0, set(), False, FORMER),
     ],
 )

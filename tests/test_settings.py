@@ -123,6 +123,7 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("KOLLA_ADDRESS", "agent-7.example.org", {"address": "agent-7.example.org"}),
     ("KOLLA_PORTS", "5000, 35357", {"ports": (5000, 35357)}),
     ("PORTS", "31000", {"ports": (31000,)}),
+    ("KOLLA_ZK_HOSTS", "zk.site.:2181,zk2.", {"hosts": "zk.site.:2181,zk2.:2181"}),
     ("KOLLA_PRIVATE_INTERFACE", "eth0", {"private_interface": "eth0"}),
     ("KOLLA_PUBLIC_INTERFACE", "br-ex.100", {"public_interface": "br-ex.100"}),
     ("KOLLA_CONFIG_STRATEGY", "COPY_ONCE", {"copy_once": True}),
@@ -172,12 +173,14 @@ BAD = [
     ("KOLLA_ZK_HOSTS", "h1:2181,,h2:2181", "'h1:2181,,h2:2181'"),
     ("KOLLA_ZK_HOSTS", "h1,a..b:2181", "'a..b' is no"),
     ("KOLLA_ZK_HOSTS", "h1,.a", "'.a' is no"),
-    ("KOLLA_ZK_HOSTS", "h1,a.:1", "'a.' is no"),
     ("KOLLA_ZK_HOSTS", f"h1,{'a' * 64}.b", f"'{'a' * 64}.b' is no"),
     ("KOLLA_ZK_HOSTS", f"h1,{'a.' * 127}b", f"'{'a.' * 127}b' is no"),
     ("KOLLA_ZK_HOSTS", "h1,b\xfccher.de", "'b\xfccher.de' is no IPv4 address, and no name of ASCII letters"),
     ("KOLLA_ZK_HOSTS", "h1,\u2024b", "'\u2024b' is no"),
     ("KOLLA_ZK_HOSTS", "h1:2181,", "'' is no server"),
+    ("KOLLA_ZK_HOSTS", "h1..:2181", "'h1..' is no IPv4 address"),
+    ("KOLLA_ZK_HOSTS", "10.0.0.:2181", "'10.0.0.' is no IPv4 address"),
+    ("KOLLA_ZK_HOSTS", ".", "'.' is no IPv4 address"),
     ("KOLLA_ZK_HOSTS", "h1:", "'h1:' is no server"),
     ("KOLLA_ZK_HOSTS", "h1:http", "'h1:http' is no server"),
     ("KOLLA_ZK_HOSTS", "h2,h1:0", "port 0 of 'h1'"),
@@ -216,7 +219,6 @@ BAD = [
     ("KOLLA_PORTS", "5000,http", "1 to 65535"),
     ("KOLLA_PORTS", "0", "1 to 65535"),
     ("KOLLA_PORTS", "5000 5001", "1 to 65535"),
-    ("PORTS", "65536", "1 to 65535"),
     ("KOLLA_PRIVATE_INTERFACE", "eth 0", "like eth0"),
     ("KOLLA_PUBLIC_INTERFACE", "a-name-of-16-bytes", "like eth0"),
     ("KOLLA_CONFIG_STRATEGY", "copy_once", "COPY_ALWAYS or COPY_ONCE"),
@@ -494,3 +496,14 @@ def test_commands_inherit_the_locale_of_the_launcher(
     """Not the one that Python sets for itself in the C locale."""
     found = child_environ(now, False, lambda: first_environ)
     assert found == {**expected, "KOLLA_CONFIG_STRATEGY": "COPY_ALWAYS"}
+
+
+@pytest.mark.parametrize("ports", ["80/tcp", "65536", "http", "80:80", "31000 31001"])
+def test_ports_of_a_base_image_are_ignored(ports: str) -> None:
+    """Its variable of that name may have another meaning; ours is checked."""
+    found = settings(PORTS=ports)
+    assert found.ports == ()
+    assert found.unknown == (
+        "PORTS is ignored, as it is not port numbers from 1 to 65535, like 5000,35357; set KOLLA_PORTS",
+    )
+    assert settings(PORTS=ports, KOLLA_PORTS="80").unknown == ()

@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from kolla_mesos_start.election.records import Membership
     from kolla_mesos_start.render.prepare import Prepared
@@ -211,7 +211,6 @@ class Launch:
         servers = session.servers
         ready = self._step.ready
         assert ready is not None
-        own_address = json.loads(self._registration.presence[0][1])["private_address"]
         return Handoff(
             hosts=list(servers.hosts),
             chroot=servers.chroot,
@@ -231,7 +230,7 @@ class Launch:
             check=tuple(ready),
             check_env=environ,
             check_ids=self._ids(),
-            addresses=list(dict.fromkeys([own_address, "127.0.0.1", "::1"])),
+            addresses=_addresses(json.loads(self._registration.presence[0][1])),
             run_dir=self._report.state_file.run_dir,
             lock_fd=self._report.state_file.fd,
             pidfd=pidfd,
@@ -300,3 +299,13 @@ class Launch:
             if error.strerror == os.strerror(error.errno or 0):
                 why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
             raise kind(why, command=self._path) from error
+
+
+def _addresses(facts: Mapping[str, Any]) -> list[str]:
+    """Where the daemon may listen: it may be bound to any one of the addresses of its host."""
+    public = facts[f"ansible_{facts['api_interface']}"]
+    ipv6 = [each["address"] for each in public.get("ipv6", ())]
+    found = [public["ipv4"]["address"]] if "ipv4" in public else ipv6
+    return list(
+        dict.fromkeys(["127.0.0.1", "::1", facts["private_address"], *found, *ipv6[:1], facts["address"]])
+    )

@@ -26,8 +26,10 @@ from kolla_mesos_start.election.records import (
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.tree.members import instance, why_left_out
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper import wire
+from kolla_mesos_start.zookeeper.query import Znode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,7 +182,21 @@ class Participant:
             return
         if error:  # The status tree was deleted, perhaps; there is no watch then.
             self._session.request(wire.Exists(self._ready_list, True), lambda value, error: None)
-        was_ready, self._others_ready = self._others_ready, bool(names)
+        if not names:
+            self._on_instances(False)
+            return
+        found: list[bool] = []
+
+        def on_instance(value: Any, error: Error) -> None:
+            found.append(bool(value) and not why_left_out(Znode(*value), instance))
+            if len(found) == len(names) and not isinstance(error, wire.OUTAGE):
+                self._on_instances(any(found))
+
+        for name in names:
+            self._session.request(wire.GetData(f"{self._ready_list}/{name}", False), on_instance)
+
+    def _on_instances(self, is_any: bool) -> None:
+        was_ready, self._others_ready = self._others_ready, is_any
         # From when one was last seen, or from when that was known again.
         if was_ready or self._others_ready or not self._known:
             self._alone_since = max(self._started, now())
@@ -312,7 +328,7 @@ class Participant:
 
     def _is_own(self, path: str, found: Any) -> bool:
         owner = found[1].ephemeralOwner
-        return owner in self._session.former or (
+        return owner in (0, *self._session.former) or (  # 0: no session owns it, as in a copied tree.
             records.decode_running(path, found[0]).id == self._order.container
         )
 

@@ -26,7 +26,8 @@ from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.published import Changed, stamp
+from kolla_mesos_start.tree.members import instance, why_left_out
+from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import decode_registered
 from kolla_mesos_start.zookeeper.client import Outage
 from kolla_mesos_start.zookeeper.client import Refused as RefusedTransaction
@@ -311,7 +312,7 @@ class Candidacy:
                 self._repeat()
                 continue
             if self._queries() <= watches.results.keys():
-                self._raise_if_changed()
+                self._tree.raise_if_changed()
                 found = watches.results
                 return {each.path: found[each] for each in queries if not each.children and found[each]}
 
@@ -331,15 +332,28 @@ class Candidacy:
             turn=view[at.turn].stat.version if at.turn in view else 0,
             decision=_decoded(records.decode_decision, at.decision, view),
             members=_below(records.decode_member, at.members, view),
-            candidates=_below(records.decode_candidate, at.candidates, view),
-            running=_below(records.decode_running, at.running, view),
+            candidates=self._candidates(view),
+            running=_below(records.decode_running, at.running, _alive(view)),
             override=_decoded(records.decode_override, at.override, view),
             ready=[decode_registered(znode).host for _, znode in answers],
             answered=any(znode.stat.mzxid > candidate.stat.czxid for _, znode in answers),
         )
 
+    def _candidates(self, view: Mapping[str, Znode]) -> dict[str, Candidate]:
+        """The candidates. An invalid one is left out: an election is safe without a host that is absent."""
+        found = {}
+        for path, znode in _alive(view).items():
+            if path.startswith(f"{self._at.candidates}/"):
+                try:
+                    found[path.rpartition("/")[2]] = records.decode_candidate(path, znode.data)
+                except BadRecord as bad:
+                    self._client.warn_once(f"left out of the election: {bad}")
+        return found
+
     def _answers(self, view: Mapping[str, Znode]) -> list[tuple[str, Znode]]:
-        return [(path, znode) for path, znode in view.items() if path.startswith(f"{self._ready}/")]
+        """The ready instances; others may be invalid."""
+        found = [(path, znode) for path, znode in view.items() if path.startswith(f"{self._ready}/")]
+        return [each for each in found if not why_left_out(each[1], instance)]
 
     def _await_change(self) -> None:
         seen = self._watches.changes
@@ -349,13 +363,6 @@ class Candidacy:
         ):
             self._repeat()
 
-    def _raise_if_changed(self) -> None:
-        """Begin again from the definition if another one is published."""
-        definition = self._tree.znodes.definition
-        known = self._watches.results.get(data_of(definition))
-        if data_of(definition) in self._watches.results and stamp(known) != self._tree.stamps.get(definition):
-            raise Changed(f"{definition} has changed since it was read")
-
     # -- whose ephemerals ---------------------------------------------------------------------------
 
     def _is_ours(self, znode: Znode) -> bool:
@@ -364,7 +371,8 @@ class Candidacy:
     def _is_foreign(self, znode: Znode, decode: Callable[[str, bytes], Any]) -> bool:
         """Whether another container on this host has created it."""
         session = self._client.session
-        if znode.stat.ephemeralOwner in (session.id, *session.former):
+        # 0: no session owns it, as in a copied tree.
+        if znode.stat.ephemeralOwner in (0, session.id, *session.former):
             return False
         try:
             # A restarted container has the id of its earlier run.
@@ -414,6 +422,11 @@ def _role_in_words(result: Result) -> str:
     if result.role == FIRST:
         return f"is elected in epoch {result.epoch}: it bootstraps the cluster, from {result.position}"
     return f"joins the cluster of epoch {result.epoch}"
+
+
+def _alive(view: Mapping[str, Znode]) -> dict[str, Znode]:
+    """What a session owns."""
+    return {path: znode for path, znode in view.items() if znode.stat.ephemeralOwner}
 
 
 def _decoded(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> Any:

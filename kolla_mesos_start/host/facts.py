@@ -1,25 +1,35 @@
 """Collects this host's facts in a child process, while the agent connects to ZooKeeper.
 
-They need psutil, whose import takes a tenth of the agent's start. `host.network` says what the facts are.
+`host.network` says what the facts are. Also waits for an address that is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
 from functools import partial
 
+from kolla_mesos_start.errors import DependenciesNotSatisfied
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
 
+    from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.settings import Settings
 
+    T = TypeVar("T")
+
+log = Logger(__name__)
+
+SETTLE = 0.1  # seconds
 CHILD_TIMEOUT = 1.0  # seconds without a byte; normally the child takes some hundredths
 
 
@@ -44,7 +54,7 @@ class HostFacts:
         if self._facts is None:
             import json
 
-            output = self._read()
+            output = self._read() if self._reader >= 0 else b""
             self.close()
             try:
                 self._facts = json.loads(output)
@@ -75,6 +85,55 @@ class HostFacts:
                 break
             output += part
         return output
+
+
+def when_addressed(
+    work: Callable[[], T],
+    loop: Loop,
+    limit: float | None,
+    tell: Callable[[str], object],
+    check: Callable[[], object],
+) -> T:
+    """The result of `work`, tried again after each change of the network as long as it raises NoAddress.
+
+    `tell` is called with each reason, `check` after each event. Raises DependenciesNotSatisfied after `limit`
+    seconds.
+    """
+    from kolla_mesos_start.host.network import NoAddress
+
+    try:
+        return work()
+    except NoAddress:
+        from kolla_mesos_start.host.netlink import changes
+    begun, due, told = now(), now(), ""
+    events: list[bool] = []
+    deadline = math.inf if limit is None else begun + limit
+
+    def note() -> None:
+        events.append(True)
+        with contextlib.suppress(OSError):  # Nothing more to read; or there were too many messages to keep.
+            while kernel.recv(1 << 16):
+                pass
+
+    with changes() as kernel:
+        loop.listen(kernel.fileno(), note)
+        try:
+            while True:
+                events.clear()
+                try:
+                    return work()
+                except NoAddress as missing:
+                    why = "; ".join(missing.issues)
+                if now() >= deadline:
+                    raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for an address: {why}")
+                if why != told or now() >= due:
+                    told, due = why, now() + PROGRESS_INTERVAL
+                    tell(why)
+                    log.info("waiting for an address for %.0f s: %s", now() - begun, why)
+                loop.wait(lambda: events or check(), min(deadline, due))
+                loop.sleep(SETTLE)  # Several changes come together.
+        finally:
+            loop.ignore(kernel.fileno())
 
 
 def _collect(settings: Settings, writer: int) -> None:

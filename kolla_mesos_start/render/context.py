@@ -8,6 +8,8 @@ Pure: the values come in a `Context`, some as functions. No message contains a v
 
 from __future__ import annotations
 
+import re
+
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender, MissingVariable
 from kolla_mesos_start.log import Logger
@@ -45,6 +47,16 @@ BUILTIN = PARTIES | {
     "list_ips_by_service",
     "ready_instances",
     "service_name",
+}
+
+
+# What depends on the addresses of this host, unless a znode has it; `get_ip_address` finds them itself.
+ADDRESSED = PARTIES | {
+    "ansible_hostname",
+    "api_interface",
+    "inventory_hostname",
+    "list_addresses_by_service",
+    "list_ips_by_service",
 }
 
 
@@ -334,7 +346,7 @@ class _Parties:
         self._all, self._roles = False, set[str]()
         self.groups = _Groups(self._read_role)
         self.hostvars = _HostVars(self.read_all)
-        self.hostvars[context.address] = context.facts
+        self.hostvars[context.address] = _with_ansibles_names(context.facts)
 
     def read_all(self) -> None:
         """The members of all services, once."""
@@ -350,9 +362,14 @@ class _Parties:
 
     def _add(self, parties: Mapping[str, Sequence[Facts]]) -> None:
         for service, members in sorted(parties.items()):
-            by_address = [(member["private_address"], member) for member in members]
+            by_address = [(member["private_address"], _with_ansibles_names(member)) for member in members]
             self.hostvars.update(by_address)
             role = service.rsplit("/", 1)[-1]
             addresses = [address for address, _ in by_address]
             self.groups[role] = sorted(dict.get(self.groups, role, []) + addresses)
-        self.hostvars[self._context.address] = self._context.facts
+        self.hostvars[self._context.address] = _with_ansibles_names(self._context.facts)
+
+
+def _with_ansibles_names(facts: Facts) -> Facts:
+    """These facts with the interfaces by Ansible's names too: `ansible_br_ex` for br-ex."""
+    return {**{re.sub("[-.:]", "_", name): value for name, value in facts.items()}, **facts}

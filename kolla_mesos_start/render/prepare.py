@@ -235,23 +235,25 @@ class Preparer:
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
         """A renderer for `texts`. The facts of this host are only collected if there is a template."""
         needed = any(text.is_template for text in texts)
-        return Renderer(
-            self._context(variables) if needed else None, self._settings.missing_is_empty, self._loop.compute
-        )
+        found = self._context(variables, texts) if needed else None
+        return Renderer(found, self._settings.missing_is_empty, self._loop.compute)
 
-    def _context(self, variables: Mapping[str, str]) -> Context:
+    def _context(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Context:
         from kolla_mesos_start.host import network
 
-        facts = self.facts()
-        interface = facts["private_interface"]
+        # A host may have no address, or none yet.
+        names = context.ADDRESSED - variables.keys()
+        is_addressed = any(name in text.text for text in texts for name in names)
+        facts = self.facts() if is_addressed else {}
+        interface = facts.get("private_interface", "")
         uninterrupted = self._loop.uninterrupted
         return Context(
             deployment_id=self._znodes.deployment_id,
             service_name=self._znodes.service_name,
-            address=facts["private_address"],
+            address=facts.get("private_address", ""),
             hostname=network.hostname(),
             host=self._znodes.host,
-            api_interface=facts["api_interface"],
+            api_interface=facts.get("api_interface", ""),
             variables=variables,
             members=uninterrupted(lambda service: self.published.members(service, interface)),
             parties=uninterrupted(lambda: self.published.parties(interface)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from functools import lru_cache
 
 from kolla_mesos_start.host.network import FACTS_LIMIT
 
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from kolla_mesos_start.zookeeper.query import Znode
+
     Facts = dict[str, Any]
 
 SIZE_LIMIT = FACTS_LIMIT  # bytes of JSON
 DEPTH_LIMIT = 8  # of lists and objects in a fact; an interface has three
 NAME_LIMIT = 64  # characters of a field's name in a message
+NO_SESSION = "no session owns it, as in a copied tree: `kolla_mesos_ctl reset` removes it"
 
 _HOST_NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ZONE = re.compile("[A-Za-z0-9_.@~+-]{1,15}")  # the interface of a link-local address
@@ -31,7 +35,21 @@ class InvalidFacts(Exception):
     """Invalid facts: which field, and what was expected."""
 
 
-def member(data: bytes, private_interface: str) -> Facts:
+def why_left_out(znode: Znode, read: Callable[[bytes], object]) -> str:
+    """Why what a container has registered counts for nothing; empty if it counts. `read` decodes it."""
+    return _problem(read, znode.data) if znode.stat.ephemeralOwner else NO_SESSION
+
+
+@lru_cache(maxsize=256)  # A waiting command is judged again for each of its members.
+def _problem(read: Callable[[bytes], object], data: bytes) -> str:
+    try:
+        read(data)
+    except InvalidFacts as invalid:
+        return str(invalid)
+    return ""
+
+
+def member(data: bytes, private_interface: str = "") -> Facts:
     """The facts of a member of a party.
 
     kolla-mesos wrote no `private_address`: then it is the address of the interface `private_interface`, else

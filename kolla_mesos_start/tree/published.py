@@ -70,7 +70,6 @@ class Published:
         """`source` is the path of the definition, if it is not the service's own znode."""
         self.client, self.znodes, self.source = client, znodes, source or znodes.definition
         self._watches = client.watches
-        self._warnings: set[str] = set()
         self._given_up = 0  # the zxid of a publication that did not finish in time
 
     def await_definition(self, report: Report, limit: float | None) -> Definition:
@@ -333,19 +332,16 @@ class Published:
 
     def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
         """The valid facts; others are left out, with one warning for each."""
-        from kolla_mesos_start.tree.members import InvalidFacts
+        from kolla_mesos_start.tree.members import why_left_out
 
         facts: list[Facts] = []
         for path, znode in self.client.read(paths).items():
             if znode is None:
                 continue  # It was deleted between the two reads.
-            try:
+            if why := why_left_out(znode, read):
+                self.client.warn_once(f"{path} is left out: {why}")
+            else:
                 facts.append(read(znode.data))
-            except InvalidFacts as invalid:
-                warning = f"{path} is left out: {invalid}"
-                if warning not in self._warnings:
-                    self._warnings.add(warning)
-                    log.warning("%s", warning)
         return facts
 
 

@@ -15,7 +15,7 @@ from kolla_mesos_start.zookeeper.query import children_of, data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Optional
 
     from kolla_mesos_start.definition.model import Command
@@ -239,7 +239,7 @@ def queries(
     `image` is the generation of the code in the container that has the dependency, None if unknown.
     """
     if isinstance(dependency, Members):
-        return [children_of(znodes.party(dependency.service), dependency.count)]
+        return _registered_queries(dependency, znodes, view)
     at = znodes.command(dependency.scope, dependency.path)
     if dependency.is_daemon:
         return _instance_queries(dependency, znodes, view)
@@ -312,33 +312,78 @@ def _unmet_own(
 
 
 def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | None:
-    present = len(view[children_of(znodes.party(dependency.service), dependency.count)])
+    present = len(_counted(dependency, znodes, view))
     if present >= dependency.count:
         return None
     return Unmet(dependency, f"{present} of {dependency.count} present")
 
 
 def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
-    at = znodes.command(dependency.scope, dependency.path)
-    required = dependency.count or 1
-    names = view[children_of(at.ready, required)]
-    if dependency.generation is None:
-        ready, which = len(names), ""
-    else:
-        shown = [decode_registered(view.get(data_of(f"{at.ready}/{name}"))) for name in names]
-        ready = [each.generation for each in shown].count(dependency.generation)
-        which = f" of generation {dependency.generation}"
+    required, ready = dependency.count or 1, len(_counted(dependency, znodes, view))
     if ready < required:
+        which = f" of generation {dependency.generation}" if dependency.generation is not None else ""
         return Unmet(dependency, f"{ready} of {required} instances{which} ready")
     others = _others(dependency, view, znodes) if dependency.exclusive else ""
     return Unmet(dependency, others) if others else None
 
 
-def _instance_queries(dependency: Dependency, znodes: Znodes, view: View) -> list[Query]:
+def _registered(dependency: Dependency | Members, znodes: Znodes) -> tuple[Query, Callable[[bytes], object]]:
+    """The list of what a dependency counts, and what decodes an entry."""
+    from kolla_mesos_start.tree import members  # Many containers count nothing.
+
+    if isinstance(dependency, Members):
+        return children_of(znodes.party(dependency.service), dependency.count), members.member
     at = znodes.command(dependency.scope, dependency.path)
-    found = [children_of(at.ready, dependency.count or 1)]
-    if dependency.generation is not None:
-        found += [data_of(f"{at.ready}/{name}") for name in _names(found[0], view)]
+    return children_of(at.ready, dependency.count or 1), members.instance
+
+
+def _counts(dependency: Dependency | Members, read: Callable[[bytes], object], znode: Znode | None) -> bool:
+    from kolla_mesos_start.tree.members import why_left_out
+
+    if znode is None or why_left_out(znode, read):
+        return False
+    generation = dependency.generation if isinstance(dependency, Dependency) else None
+    return generation is None or decode_registered(znode).generation == generation
+
+
+def _counted(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[str]:
+    """The paths of the members or instances that count for the dependency, as far as they are needed."""
+    listed, read = _registered(dependency, znodes)
+    paths = [f"{listed.path}/{name}" for name in view[listed]]
+    return [path for path in paths if _counts(dependency, read, view.get(data_of(path)))]
+
+
+def _registered_queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[Query]:
+    """The list, and as many entries as are required; another one for each that does not count."""
+    listed, read = _registered(dependency, znodes)
+    found, required = [listed], listed.required
+    for name in _names(listed, view):
+        if required <= 0:
+            break
+        entry = data_of(f"{listed.path}/{name}")
+        found.append(entry)
+        if entry not in view or _counts(dependency, read, view[entry]):
+            required -= 1
+    return found
+
+
+def left_out(dependency: Dependency | Members, znodes: Znodes, view: View) -> Iterator[str]:
+    """What the dependency does not count because it is invalid, or no session owns it: a warning for each."""
+    if isinstance(dependency, Dependency) and not dependency.is_daemon:
+        return
+    from kolla_mesos_start.tree.members import why_left_out
+
+    lists = [_registered(dependency, znodes)]
+    if isinstance(dependency, Dependency) and (containers := _containers(dependency, znodes, view)):
+        lists.append((children_of(containers), bytes))
+    for listed, read in lists:
+        for path in [f"{listed.path}/{name}" for name in _names(listed, view)]:
+            if (znode := view.get(data_of(path))) and (why := why_left_out(znode, read)):
+                yield f"{path} is left out: {why}"
+
+
+def _instance_queries(dependency: Dependency, znodes: Znodes, view: View) -> list[Query]:
+    found = _registered_queries(dependency, znodes, view)
     if dependency.exclusive:
         found.append(data_of(znodes.owner(GLOBAL, dependency.role)))
         if containers := _containers(dependency, znodes, view):
@@ -371,7 +416,8 @@ def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
     if containers is None:
         return f"{znodes.owner(GLOBAL, dependency.role)} does not name the service of this role"
     found = [view.get(data_of(f"{containers}/{name}")) for name in view[children_of(containers)]]
-    shown = [decode_registered(znode) for znode in found if znode is not None]  # None: deleted since.
+    # None: deleted since. One that is invalid may be of any generation.
+    shown = [decode_registered(znode) for znode in found if znode and znode.stat.ephemeralOwner]
     others = sorted(
         (each.host, each.generation or "") for each in shown if each.generation != dependency.generation
     )

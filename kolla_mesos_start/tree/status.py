@@ -64,6 +64,13 @@ class StatusTree:
                 return path
         return None
 
+    def raise_if_changed(self) -> None:
+        """Raise Changed if one of these znodes has changed, as far as they are watched."""
+        known = self.client.watches.results
+        for path, before in self.stamps.items():
+            if data_of(path) in known and stamp(known[data_of(path)]) != before:
+                raise Changed(f"{path} has changed since it was read")
+
     def ensure(self) -> None:
         """Create the znodes that are missing, after they were deleted."""
         nodes, _ = self._nodes()

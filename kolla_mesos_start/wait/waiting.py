@@ -14,7 +14,7 @@ from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree import states
-from kolla_mesos_start.tree.published import stamp
+from kolla_mesos_start.tree.published import Changed, stamp
 from kolla_mesos_start.tree.states import Unmet
 from kolla_mesos_start.wait.judge import AGAIN, SUPERSEDED, Blocked, Progress, Runnable, judge, queries
 from kolla_mesos_start.zookeeper.lock import Queues
@@ -67,15 +67,20 @@ class Waiting:
         self._read_published = published
         self._generations: dict[Dependency, Generation] = {}
         self._superseded: set[str] = set()
+        self._has_run = False
         self._begun: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Runnable]:
-        """Each command when it may run, repeatedly until it is `passed`."""
+        """Each command when it may run, repeatedly until it is `passed`.
+
+        Raises Changed if something else is published before the first one runs.
+        """
         while self._candidates():
             turn = self._next()
             self._queues.leave(but=self._lock(turn.command) if turn.contender else None)
             away = now()
             yield turn
+            self._has_run = self._has_run or not turn.already_done
             # The time that this container spends on a command does not count as waiting.
             self._begun = {path: begun + now() - away for path, begun in self._begun.items()}
 
@@ -124,6 +129,7 @@ class Waiting:
                 lambda seen=seen: watches.answered() and self._state() != seen,  # type: ignore[misc]
                 due if soon else due - DETAIL_LEAD,
             )
+            self._begin_again_if_changed()
             if watches.answered() and self._queries(waiting) - watches.results.keys():
                 continue  # An answer requires more reads: a new mark's name, then the mark itself.
             if watches.answered() and self._state() != seen:
@@ -153,8 +159,21 @@ class Waiting:
                 logged_at = now()
                 log.info("%s", self._describe(waiting))
 
+    def _begin_again_if_changed(self) -> None:
+        """Raise Changed if something else is published, and this container has not run anything yet."""
+        if self._has_run:
+            return
+        try:
+            self._tree.raise_if_changed()
+        except Changed:
+            self._queues.leave()
+            raise
+
     def _judge(self, command: Command) -> Runnable | Blocked:
         self._look_up_generations(command)
+        for dependency in command.inside:
+            for warning in states.left_out(dependency, self._znodes, self._watches.results):
+                self._client.warn_once(warning)
         verdict = judge(command, self._watches.results, self._znodes, self._progress)
         if verdict is None:
             return self._contend(command)
@@ -205,7 +224,7 @@ class Waiting:
     # -- what is read ---------------------------------------------------------------------------
 
     def _queries(self, waiting: Sequence[Blocked]) -> set[Query]:
-        found: set[Query] = set()
+        found = set() if self._has_run else set(map(data_of, self._tree.stamps))
         for blocked in waiting:
             found |= queries(blocked, self._watches.results, self._znodes, self._progress)
             for dependency in blocked.command.inside:

@@ -102,6 +102,7 @@ class Client:
         self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
         self.seen: Seen = {}
+        self._warnings: set[str] = set()
         self._granted = 0.0
         self._closing = False
         self.session.on_connected(self._check_timeout)
@@ -165,6 +166,12 @@ class Client:
         self._closing = True
         self.watches.kept = frozenset()
         self.watches.watch(())
+
+    def warn_once(self, warning: str) -> None:
+        """Log a warning about what was read, unless it was logged before."""
+        if warning not in self._warnings:
+            self._warnings.add(warning)
+            log.warning("%s", warning)
 
     def _check_timeout(self) -> None:
         timeout = self.session.timeout

@@ -60,12 +60,15 @@ WRITES = ("create", "replace", "write")
 
 
 def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) -> str:
-    """The owner of a znode with this ephemeralOwner (None: no znode); `held`: it was ours before."""
+    """The owner of a znode with this ephemeralOwner (None: no znode; 0: it is persistent, so nobody's).
+
+    `held`: it was ours before.
+    """
     if session is None:
         return NONE
     if session == ours:
         return OURS
-    return FORMER if session in former or not held else OTHER
+    return FORMER if not session or session in former or not held else OTHER
 
 
 class Ephemeral:

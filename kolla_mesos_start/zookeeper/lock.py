@@ -59,6 +59,7 @@ class Queues:
         self._client = client
         self._identifier = identifier.encode()
         self._places: dict[str, Place] = {}
+        self._dead: set[str] = set()  # names of contenders that no session owns, as in a copied tree
         self._session = client.session.id
 
     def turn(self, lock: str) -> str | None:
@@ -102,13 +103,16 @@ class Queues:
             self._places.clear()
 
     def _gone(self, path: str | None) -> bool:
-        return path is not None and self._client.watches.results.get(data_of(path), path) is None
+        if path is None or data_of(path) not in self._client.watches.results:
+            return False
+        znode = self._client.watches.results[data_of(path)]
+        return znode is None or not znode.stat.ephemeralOwner
 
     def _look(self, lock: str, place: Place | None) -> Place:
         """Our position in the queue; takes a place first if we have none."""
         prefix = place.contender.rsplit("/", 1)[1] if place else self._enter(lock)
         while True:
-            names = self._contenders(lock)
+            names = self._contenders(lock, place)
             mine = [name for name in names if name.startswith(prefix)]
             # After an outage the request may have been sent twice: the prefix identifies our contenders, and
             # one is enough.
@@ -126,8 +130,12 @@ class Queues:
         self._client.request(create, f"{lock}: contending")
         return prefix
 
-    def _contenders(self, lock: str) -> Sequence[str]:
+    def _contenders(self, lock: str, place: Place | None) -> Sequence[str]:
+        """The names of all contenders, except those that are known to be dead."""
         names = self._client.children([lock])[lock]
         if names is None:
             raise NoNodeError(lock)
-        return names
+        if place and place.before and self._gone(place.before):
+            found = self._client.read(f"{lock}/{name}" for name in names)
+            self._dead |= {path for path, znode in found.items() if znode and not znode.stat.ephemeralOwner}
+        return [name for name in names if f"{lock}/{name}" not in self._dead]

@@ -17,6 +17,7 @@ from tests.benchmarks.counting import Line, Request, summary
 from tests.benchmarks.starts import SERVICE, TEMPLATE, VARIABLES, with_template
 from tests.benchmarks.table import Row
 from tests.conftest import Deployment
+from tests.instances import INSTANCE_DATA
 from tests.waiting import eventually
 
 HOSTS = ("web1", "web2", "web3")
@@ -55,7 +56,7 @@ def starting(bench: Bench) -> list[Row]:
     )
     status = f"{deployment.path}/status/global"
     bench.zk.create(f"{status}/other/step", b"done", makepath=True)
-    bench.zk.create(f"{status}/mq/daemon/ready/one", b"{}", makepath=True)
+    bench.zk.create(f"{status}/mq/daemon/ready/one", INSTANCE_DATA, ephemeral=True, makepath=True)
     with closing(Line(bench.server)) as line:
         agent = bench.start(deployment._replace(hosts=line.hosts), SERVICE)
         bench.marks.take()

@@ -14,6 +14,7 @@ from kolla_mesos_start.daemon import participant
 from kolla_mesos_start.daemon.participant import Participant
 from kolla_mesos_start.election.records import FORMED, JOINED, Decision, Member, Membership, encode
 from kolla_mesos_start.zookeeper.wire import GetData, NoNodeError, Transaction
+from tests.instances import INSTANCE_DATA
 
 READY_AT = "/s/daemon/ready"
 
@@ -26,7 +27,7 @@ class Session:
         self.handler: Callable[[], object] = lambda: None
         self.replies: dict[str, Callable[[Any, Any], object]] = {}
         self.znodes: dict[str, bytes] = {}
-        self.transactions = 0
+        self.transactions = self.owner = 0
 
     def on_connected(self, handler: Callable[[], object]) -> None:
         self.handler = handler
@@ -41,7 +42,7 @@ class Session:
             done([], None)
         elif isinstance(operation, GetData):
             data = self.znodes.get(operation.path)
-            stat = SimpleNamespace(version=0, ephemeralOwner=0)
+            stat = SimpleNamespace(version=0, ephemeralOwner=self.owner)
             done(data is not None and (data, stat), None if data is not None else NoNodeError())
         else:
             self.replies[operation.path] = done
@@ -86,8 +87,10 @@ class Instance:
         self.session.handler()
         self.see()
 
-    def see(self, *names: str) -> None:
+    def see(self, *names: str, owner: int = 5, data: bytes = INSTANCE_DATA) -> None:
         """The ready instances are read."""
+        self.session.owner = owner
+        self.session.znodes.update((f"{READY_AT}/{name}", data) for name in names)
         self.session.replies[READY_AT](list(names), None)
 
     def at(self, time: float) -> list[bool]:
@@ -122,6 +125,16 @@ def test_it_waits_while_any_instance_is_ready(instance: Callable[..., Instance])
     found.see()
     assert found.at(1014.9) == []
     assert found.at(1015.0) == [False]
+
+
+@pytest.mark.parametrize("other", [{"owner": 0}, {"data": b""}, {"data": b"[]"}])
+def test_an_instance_that_is_nobodys_or_invalid_is_no_reason_to_wait(
+    instance: Callable[..., Instance], other: dict[str, Any]
+) -> None:
+    """Of a copied tree, for example."""
+    found = instance()
+    found.see("other", **other)
+    assert found.at(1000.0) == [False]
 
 
 def test_a_daemon_that_is_ready_does_not_give_up(instance: Callable[..., Instance]) -> None:

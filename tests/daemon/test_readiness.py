@@ -305,6 +305,42 @@ def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> No
     thread.join()
 
 
+HEADERS = b"Server: x\r\nConnection: keep-alive\r\n\r\n"
+OK, BUSY = b"HTTP/1.1 200 OK\r\n" + HEADERS, b"HTTP/1.1 503 Busy\r\n" + HEADERS
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (OK, ""),
+        (BUSY, "HTTP status 503"),
+        (OK + b"5\r\ndata:", ""),  # a stream
+        (b"HTTP/1.1 200 OK\n\n", ""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", ""),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, ""),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" + BUSY, "HTTP status 503"),
+    ],
+)
+@pytest.mark.parametrize("part", [1, 1000])
+def test_the_headers_are_the_answer(
+    listening: socket.socket, answer: bytes, expected: str, part: int
+) -> None:
+    """The server keeps the connection open, whatever it was asked; in parts of any size."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1000)
+            for start in range(0, len(answer), part):
+                connection.sendall(answer[start : start + part])
+            connection.recv(1000)  # until the client closes
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert outcome(lambda: http(f"http://127.0.0.1:{listening.getsockname()[1]}/"), timeout=10) == expected
+    thread.join()
+
+
 def test_a_url_that_never_answers(listening: socket.socket) -> None:
     """The time limit ends it, and its connection."""
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"

@@ -13,13 +13,17 @@ from kolla_mesos_start.election.records import Candidate, Decision, Member, Over
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper.query import Znode
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Create, Delete, SetData
+from tests.instances import INSTANCE_DATA
 
 AT = ElectionZnodes("/e")
 FORMED = Decision(3, "a", "g", 5, {}, "formed", True)
 
 
+STAT = {"mzxid": 9, "czxid": 5, "ephemeralOwner": 3}
+
+
 def znode(version: int = 0, **stat: Any) -> Znode:
-    return Znode(b"", SimpleNamespace(version=version, mzxid=9, czxid=5, **stat))
+    return Znode(INSTANCE_DATA, SimpleNamespace(**{**STAT, "version": version, **stat}))
 
 
 def candidate_on(host: str) -> Candidacy:
@@ -75,7 +79,9 @@ def test_a_join_checks_the_answer_and_the_decision() -> None:
     verdict = Join(Member(3, "joining"), Running(3, "join", "starting"))
     view = {
         **{AT.candidate("b"): znode(), AT.decision: znode(7)},
-        **{"/ready/old": Znode(b"", SimpleNamespace(version=4, mzxid=4, czxid=1)), "/ready/new": znode(6)},
+        **{"/ready/old": znode(4, mzxid=4, czxid=1), "/ready/new": znode(6)},
+        # Of a copied tree.
+        "/ready/copied": znode(5, ephemeralOwner=0),
     }
     found = candidate_on("b")._join(verdict, view, view[AT.candidate("b")])
     assert shown(found) == [

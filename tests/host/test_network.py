@@ -10,11 +10,9 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 
-from kolla_mesos_start.errors import BadEnvironment, CannotRender
-from kolla_mesos_start.host import network
+from kolla_mesos_start.host import netlink, network
 from kolla_mesos_start.settings import parse
 from tests.conftest import LogLines
 
@@ -91,7 +89,6 @@ CHOICES = [
     Choice("an IPv4 default route", VIA_ETH0, "eth0", "192.0.2.7"),
     Choice("an IPv6 default route alone", VIA_ETH1, "eth1", "10.0.0.7"),
     Choice("IPv6 only", IPV6_ONLY, "eth0", "fd00::5"),
-    Choice("IPv6 and link-local alone", link("eth0", "fe80::5/64"), "eth0", "fe80::5%eth0"),
     Choice(
         "IPv4's goes before IPv6's", f"{VIA_ETH1}\nip route add default via 192.0.2.1", "eth0", "192.0.2.7"
     ),
@@ -158,7 +155,7 @@ def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: 
     """The message has the name that was set, and the valid ones."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, function, KOLLA_PRIVATE_INTERFACE="ens3", KOLLA_PUBLIC_INTERFACE="eth0")
-    assert caught.value.kind == BadEnvironment.__name__
+    assert caught.value.kind == network.NoAddress.__name__
     assert "KOLLA_PRIVATE_INTERFACE=ens3: no such interface on this host" in caught.value.reason
     assert "expected one of eth0, eth0p, eth1, eth1p, lo" in caught.value.reason
 
@@ -185,7 +182,7 @@ def test_without_a_default_route_the_operator_has_to_choose(setup: str, expected
         in_namespace(
             f"{setup}\nip address flush dev lo" if "down" in setup else setup, "network.facts(settings)"
         )
-    assert caught.value.kind == BadEnvironment.__name__
+    assert caught.value.kind == network.NoAddress.__name__
     assert caught.value.reason.startswith(
         "environment: 1 issue: KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE"
     )
@@ -197,7 +194,7 @@ def test_the_message_about_a_templates_interface_does_not_show_its_name(interfac
     """The name may be the value of a variable."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, f"network.get_ip_address(settings, {interface!r})")
-    assert caught.value.kind == CannotRender.__name__
+    assert caught.value.kind == network.NoAddress.__name__
     assert "expected one of eth0, " in caught.value.reason
     assert "ens3" not in caught.value.reason
 
@@ -208,50 +205,90 @@ def test_the_message_about_a_templates_interface_does_not_show_its_name(interfac
 def test_every_interface_is_known_with_its_addresses() -> None:
     """Also one that is down, or has none."""
     assert in_namespace(TWO, "{name: list(one) for name, one in network.interfaces().items()}") == {
-        "lo": ["lo", ["127.0.0.1"], ["::1"]],
-        "eth0": ["eth0", ["192.0.2.7"], []],
-        "eth0p": ["eth0p", [], []],
-        "eth1": ["eth1", ["10.0.0.7", "10.0.0.8"], ["fd00::7"]],
-        "eth1p": ["eth1p", [], []],
+        "lo": ["lo", ["127.0.0.1"], ["::1"], "127.0.0.1"],
+        "eth0": ["eth0", ["192.0.2.7"], [], "192.0.2.7"],
+        "eth0p": ["eth0p", [], [], None],
+        "eth1": ["eth1", ["10.0.0.7", "10.0.0.8"], ["fd00::7"], "10.0.0.7"],
+        "eth1p": ["eth1p", [], [], None],
     }
 
 
-class Address(NamedTuple):
-    """An address as psutil returns it."""
+def addresses(*given: str) -> str:
+    """The commands that make eth0 with these addresses, each with options of `ip address add`."""
+    more = [f"ip address add dev eth0 {one}" for one in given]
+    return "\n".join((link("eth0"), *more))
 
-    family: socket.AddressFamily
-    address: str
+
+STABLE, STABLE6 = "192.0.2.7/24", "fd00::7/64 nodad"
+OLD = "valid_lft 60 preferred_lft 0"  # deprecated
+VIA, VIA6 = "ip route add default via 192.0.2.1", "ip -6 route add default via fd00::1"
 
 
 @pytest.mark.parametrize(
-    ("addresses", "preferred"),
+    ("setup", "address"),
     [
-        (["fe80::1%eth0", "fd00::1", "10.0.0.1"], "10.0.0.1"),
-        (["fe80::1%eth0", "fd00::1", "fd00::2"], "fd00::1"),
-        (["febf:1::1%eth0", "2001:db8::1"], "2001:db8::1"),
-        (["fe80::1%eth0"], "fe80::1%eth0"),
-        (["fe8::1", "fd00::1"], "fe8::1"),
-        (["::1"], "::1"),
-        ([], None),
+        # In the order of the kernel, IPv4 first.
+        (addresses(STABLE6, STABLE, "192.0.2.8/24"), "192.0.2.7"),
+        (addresses(STABLE6), "fd00::7"),
+        # A virtual address is beside the own one, whichever was there first.
+        (addresses("192.0.2.9/32", STABLE), "192.0.2.7"),
+        (addresses("192.0.2.9/32"), "192.0.2.9"),
+        (addresses("10.9.9.9/24 label eth0:vip", STABLE), "192.0.2.7"),
+        (addresses("fd00::9/128 nodad", STABLE6), "fd00::7"),
+        (addresses(f"10.9.9.9/24 {OLD}", STABLE), "192.0.2.7"),
+        # Others can't use these, or not for long.
+        (addresses("169.254.3.4/16", STABLE), "192.0.2.7"),
+        (addresses("169.254.3.4/16", STABLE6), "fd00::7"),
+        (addresses("169.254.3.4/16", "fe80::5/64 nodad"), None),
+        (addresses(f"192.0.2.9/24 {OLD}"), None),
+        (addresses(f"fd00::9/64 {OLD} nodad", STABLE6), "fd00::7"),
+        (addresses("fd00::9/64"), None),  # The kernel still asks whether another host has it.
+        (addresses("fe8::1/64 nodad"), "fe8::1"),
+        (link("eth0"), None),
+        # The preferred source of the default route, or else the kernel's choice for it.
+        (f"{addresses('10.0.0.7/24', STABLE)}\n{VIA}", "192.0.2.7"),
+        (f"{addresses('10.0.0.7/24', STABLE, '192.0.2.8/24')}\n{VIA} src 192.0.2.8", "192.0.2.8"),
+        (f"{addresses('10.0.0.7/24', STABLE, '192.0.2.9/32')}\n{VIA} src 192.0.2.9", "192.0.2.9"),
+        (f"{addresses('fd01::7/64 nodad', STABLE6, 'fd00::8/64 nodad')}\n{VIA6} src fd00::7", "fd00::7"),
+        # That of another interface is of no use.
+        (f"{link('eth1', '10.0.0.7/24')}\n{addresses(STABLE)}\n{VIA} src 10.0.0.7", "192.0.2.7"),
     ],
 )
-def test_a_link_local_address_is_the_last_choice(
-    addresses: list[str], preferred: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is valid on this host only. Otherwise the order of the kernel decides."""
-    found = [Address(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in addresses]
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": found})
-    assert network.interfaces()["eth0"].address == preferred
+def test_the_address_is_the_stable_one_that_the_kernel_prefers(setup: str, address: str | None) -> None:
+    """Not whichever is first."""
+    assert in_namespace(setup, "network.interfaces()['eth0'].address") == address
 
 
-def test_psutil_is_not_imported_before_an_address_is_asked_for() -> None:
-    """Its import takes a tenth of the agent's start, and a finished run_once task needs no address."""
-    program = (
-        "import sys\nfrom kolla_mesos_start.host import network\n"
-        "network.hostname()\n"
-        "assert 'psutil' not in sys.modules\n"
+def test_a_temporary_address_is_not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has one beside each stable address, and prefers it as a source. For IPv4, the flag means
+    that it has another one of the same network."""
+    given = [
+        netlink.Address(1, "2001:db8::1", True, 64, netlink.TEMPORARY, ""),
+        netlink.Address(1, "2001:db8::2", True, 64, 0, ""),
+        netlink.Address(2, "192.0.2.7", False, 24, netlink.TEMPORARY, "b"),
+    ]
+    monkeypatch.setattr(netlink, "addresses", lambda: given)
+    monkeypatch.setattr(network, "_source", lambda family, destination: "2001:db8::1")
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "a"), (2, "b")])
+    found = network.interfaces()
+    assert [found["a"].address, found["b"].address] == ["2001:db8::2", "192.0.2.7"]
+
+
+def test_loopback_is_used_only_where_there_is_nothing_else() -> None:
+    """The network of a host that boots is not configured yet: others could not use 127.0.0.1."""
+    with pytest.raises(Refused) as caught:
+        in_namespace(link("eth0"), "network.facts(settings)")
+    assert caught.value.kind == network.NoAddress.__name__
+    # The kernel makes such a one in each namespace, once a tunnel is used anywhere.
+    tunnel = "ip link add name sit0 type veth peer name tunl0"
+    assert in_namespace(tunnel, "network.facts(settings)['address']") == "127.0.0.1"
+    named = in_namespace(
+        f"{link('eth0')}\nip address add 10.9.9.9/32 dev lo",
+        "network.facts(settings)['address']",
+        KOLLA_PRIVATE_INTERFACE="lo",
+        KOLLA_PUBLIC_INTERFACE="lo",
     )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    assert named == "10.9.9.9"
 
 
 # -- facts
@@ -285,7 +322,7 @@ def test_facts_of_an_ipv6_host_have_no_ipv4() -> None:
 
 def with_interfaces(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
     """Give this host interfaces with an address each."""
-    found = {name: network.Interface(name, ("192.0.2.1",), ("2001:db8::1",)) for name in names}
+    found = {name: network.Interface(name, ("192.0.2.1",), ("2001:db8::1",), "192.0.2.1") for name in names}
     monkeypatch.setattr(network, "interfaces", lambda: found)
 
 

@@ -152,7 +152,7 @@ class Cluster:
             f"{path}/{name}-copy": self.zk.get(f"{path}/{name}")[0] for name in self.zk.get_children(path)
         }
         for copy, data in copies.items():
-            self.zk.create(copy, data)
+            self.zk.create(copy, data, ephemeral=True)
         yield
         for copy in copies:
             self.zk.delete(copy)

@@ -29,6 +29,7 @@ from tests import lossy_proxy
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.guarded import guard_of, lives
+from tests.instances import INSTANCE_DATA
 from tests.link import Link
 from tests.publishing import publish
 from tests.waiting import eventually
@@ -296,7 +297,7 @@ def test_a_busy_container_leaves_the_queue(site: Site) -> None:
     for number in (1, 2, 3):
         site.start(f"web{number}")
         site.queued(*(f"web{n}" for n in range(1, number + 1)))
-    site.put("web2/cache/daemon/ready/1")
+    site.put("web2/cache/daemon/ready/1", INSTANCE_DATA.decode(), ephemeral=True)
     assert site.running(1, "step").host == "web2"
     site.queued("web1", "web3")
 
@@ -304,7 +305,7 @@ def test_a_busy_container_leaves_the_queue(site: Site) -> None:
 def test_a_completed_command_is_passed_through_not_skipped(site: Site) -> None:
     """A later replica waits for the dependencies and writes the files, but runs nothing."""
     conf = site.path / "db.conf"
-    site.put("global/cache/daemon/ready/1")
+    site.put("global/cache/daemon/ready/1", INSTANCE_DATA.decode(), ephemeral=True)
     sync = site.once(gate=None, dependencies=["cache/daemon"], files={"conf": {"dest": str(conf)}})
     site.publish(sync=sync, files={"conf": "for {{ service_name }}\n"})
     assert site.start("web1").ends() == 0
@@ -316,7 +317,7 @@ def test_a_completed_command_is_passed_through_not_skipped(site: Site) -> None:
     eventually(lambda: "cache/daemon: 0 of 1 instances ready" in late.health().stdout, "it waits")
     assert not conf.exists()
     assert site.state(scope="web2") == "waiting"
-    site.put("global/cache/daemon/ready/1")
+    site.put("global/cache/daemon/ready/1", INSTANCE_DATA.decode(), ephemeral=True)
     assert late.ends() == 0
     assert conf.exists()
     assert len(site.runs()) == 1

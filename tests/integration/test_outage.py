@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
-from tests.instances import Site
+from tests.instances import INSTANCE_DATA, Site
 from tests.integration.test_presence import sessions
 from tests.link import Link
 from tests.publishing import publish
@@ -124,7 +124,8 @@ def gone_through(
             agent.says(AGAIN)
         eventually(lambda: zk.connected, "the test is connected again")
         after = ephemerals(zk, waits, runs)
-        zk.create(f"{deployment.path}/status/global/db/daemon/ready/one", b"{}", makepath=True)
+        ready = f"{deployment.path}/status/global/db/daemon/ready/one"
+        zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
         yield Outage(waiting, running, [before, after], probes, ended, left, serves)
 
 

@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected, made
-from tests.instances import Site
+from tests.instances import INSTANCE_DATA, Site
 from tests.link import Link
 from tests.publishing import publish
 from tests.sessions import kept_alive
@@ -252,7 +252,8 @@ def test_a_restarted_container_replaces_its_own_member(
         assert (how == "ended") == (former not in sessions(zookeeper))
         if how != "ended":
             assert history == [[member]] * len(history)
-    zk.create(f"{deployment.path}/status/global/db/daemon/ready/one", b"{}", makepath=True)
+    ready = f"{deployment.path}/status/global/db/daemon/ready/one"
+    zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
     tell(agent, "READY=1")
     assert list(site.await_instances(1)) == list(site.members) == [member]
 
@@ -527,3 +528,23 @@ def test_by_default_a_daemon_notifies_or_lives_for_20_s(patient: Patient) -> Non
     )
     tell(recovers, "READY=1")
     sites[2].await_instances(1)
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1", "KOLLA_ADDRESS", "public"])
+def test_a_daemon_may_listen_on_any_of_its_hosts_addresses(
+    deployment: Deployment, containers: Containers, site: Site, where: str, tmp_path: Path, zookeeper: Server
+) -> None:
+    """The check of a port tries loopback, the private, the public and the registered address."""
+    port = free_port()
+    address = {"KOLLA_ADDRESS": "127.0.0.9", "public": "192.0.2.8"}.get(where, where)
+    listen = f"import socket, time; x = socket.create_server(({address!r}, {port})); time.sleep(1000)"
+    publish_daemon(deployment, [sys.executable, "-c", listen], {"tcp": port})
+    batch = tmp_path / "network"
+    lines = ["link add private0 type veth peer name public0", "link set private0 up", "link set public0 up"]
+    lines += [f"address add 192.0.2.{at}/32 dev {name}" for at, name in ((7, "private0"), (8, "public0"))]
+    batch.write_text("\n".join(lines))
+    environ = {"KOLLA_PRIVATE_INTERFACE": "private0", "KOLLA_PUBLIC_INTERFACE": "public0"}
+    more = {"KOLLA_ADDRESS": "127.0.0.9"} if where == "KOLLA_ADDRESS" else {}
+    under = (*OWN_NETWORK, zookeeper.hosts.rpartition(":")[2], str(batch))
+    containers.start(SERVICE, under=under, **environ, **more)
+    site.await_instances(1)

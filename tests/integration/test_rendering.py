@@ -225,7 +225,7 @@ def test_only_the_members_that_a_template_names_are_read(
             "ansible_eth0": {"ipv4": {"address": address}},
         }
         path = f"{deployment.path}/infra/service{service}/.party/{member}"
-        zk.create(path, json.dumps(facts).encode(), makepath=True)
+        zk.create(path, json.dumps(facts).encode(), makepath=True, ephemeral=True)
     # The others have claimed none, as in kolla-mesos.
     zk.create(f"{deployment.path}/status/global/service3", b"infra/service3", makepath=True)
     named = "{% for one in groups['ROLE'] %}{{ hostvars[one]['ansible_hostname'] }} {% endfor %}"

@@ -25,7 +25,7 @@ from kolla_mesos_start.operator.invocation import Invocation
 from kolla_mesos_start.operator.live.mirror import mirror
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
-from tests.instances import Site
+from tests.instances import INSTANCE_DATA, Site
 from tests.large import fill
 from tests.operator_tools.trees import container, definition
 from tests.publishing import publish
@@ -186,7 +186,12 @@ def test_a_change_is_on_the_screen_at_once(zk: KazooClient, deployment: Deployme
             begun = time.time()
             tell(zk, deployment, "a/web", "1", reason=f"number {number}")
             delays.append(screen.shows(f"number {number}") - begun)
-        zk.create(f"{deployment.path}/status/global/web/daemon/ready/1", ephemeral=True, makepath=True)
+        zk.create(
+            f"{deployment.path}/status/global/web/daemon/ready/1",
+            INSTANCE_DATA,
+            ephemeral=True,
+            makepath=True,
+        )
         screen.shows("1 of 1 ready")
         zk.delete(f"{deployment.path}/status/global/web/daemon/ready/1")
         screen.shows("0 of 1 ready")

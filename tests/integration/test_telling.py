@@ -15,7 +15,7 @@ from kazoo.security import make_digest_acl
 from tests.agents import Containers
 from tests.benchmarks.counting import Line, summary
 from tests.conftest import Deployment
-from tests.instances import Site
+from tests.instances import INSTANCE_DATA, Site
 from tests.link import Link
 from tests.publishing import publish
 from tests.tool import tool_says
@@ -69,7 +69,8 @@ def test_a_waiting_container_shows_its_dependency_and_since_when(
     assert int(container["definition"], 16) == definition.mzxid
     assert list(site.containers) == list(site.members), "by the same id"
     passes(container["since"])
-    zk.create(f"{deployment.path}/status/global/db/daemon/ready/1", makepath=True)
+    ready = f"{deployment.path}/status/global/db/daemon/ready/1"
+    zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
     later = told(site, state="starting", command="api/daemon")
     assert later["since"] > container["since"]
 
@@ -170,7 +171,7 @@ def test_frequent_changes_are_written_once_a_second(
     told(site, state="waiting")
     begun = time.monotonic()
     for number in range(60):
-        zk.create(f"{ready}/{number}")
+        zk.create(f"{ready}/{number}", INSTANCE_DATA, ephemeral=True)
         time.sleep(0.05)
     told(site, reason="api/go waits for db/daemon: 60 of 100 instances ready")
     (name,) = site.containers

@@ -29,6 +29,7 @@ from kolla_mesos_start.zookeeper.session import Servers
 from tests.agents import Agent, Containers
 from tests.benchmarks.counting import Line
 from tests.conftest import Deployment, LogLines
+from tests.instances import INSTANCE_DATA, MEMBER_DATA
 from tests.integration.test_session import servers
 from tests.link import Link
 from tests.publishing import publish
@@ -37,6 +38,7 @@ from tests.waiting import eventually
 from tests.zookeeper import Server
 
 HOST = "web1"
+INSTANCE, MEMBER = INSTANCE_DATA.decode(), MEMBER_DATA.decode()
 SOON = 20.0  # seconds, on a busy machine
 SHORT = "2"  # seconds; the least that a session may have, so that an outage is noticed and over soon
 
@@ -81,22 +83,22 @@ KINDS = {
     "one_instance": Kind(
         "mq/daemon",
         {"status/global/mq/daemon": "running"},
-        {"status/global/mq/daemon/ready/one": "{}"},
+        {"status/global/mq/daemon/ready/one": INSTANCE},
     ),
     "two_instances": Kind(
         {"path": "cache/daemon", "count": 2},
-        {"status/global/cache/daemon/ready/one": "{}"},
-        {"status/global/cache/daemon/ready/two": "{}"},
+        {"status/global/cache/daemon/ready/one": INSTANCE},
+        {"status/global/cache/daemon/ready/two": INSTANCE},
     ),
     "local_instance": Kind(
         {"path": "agent/daemon", "scope": "local"},
-        {"status/global/agent/daemon/ready/one": "{}", "status/web2/agent/daemon/ready/one": "{}"},
-        {f"status/{HOST}/agent/daemon/ready/two": "{}"},
+        {"status/global/agent/daemon/ready/one": INSTANCE, "status/web2/agent/daemon/ready/one": INSTANCE},
+        {f"status/{HOST}/agent/daemon/ready/two": INSTANCE},
     ),
     "members": Kind(
         {"members": "infra/proxy", "count": 2},
-        {"infra/proxy/.party/one": "{}"},
-        {"infra/proxy/.party/two": "{}"},
+        {"infra/proxy/.party/one": MEMBER},
+        {"infra/proxy/.party/two": MEMBER},
     ),
 }
 
@@ -122,7 +124,8 @@ def write(zk: KazooClient, deployment: Deployment, nodes: Mapping[str, str]) -> 
         if zk.exists(path):
             zk.set(path, text.encode())
         else:
-            zk.create(path, text.encode(), makepath=True)
+            ephemeral = path.split("/")[-2] in ("ready", ".party", "lock")
+            zk.create(path, text.encode(), makepath=True, ephemeral=ephemeral)
 
 
 def write_near(zk: KazooClient, deployment: Deployment) -> None:
@@ -300,7 +303,7 @@ def test_many_instances_are_not_read_again_for_each_that_becomes_ready(
     agent.says("waits for")
     before, begun = len(line.connections[0]), time.time()
     for number in range(HERD):
-        write(zk, deployment, {f"status/global/mq/daemon/ready/{number}": "{}"})
+        write(zk, deployment, {f"status/global/mq/daemon/ready/{number}": INSTANCE})
     last = time.time()
     assert agent.ends() == 0
     reads = [request for request in line.connections[0][before:] if request.name.startswith("getChildren")]
@@ -497,3 +500,60 @@ def test_a_container_ends_when_its_limit_is_over(deployment: Deployment, contain
         "web/second has waited 0 s for mq/daemon (0 of 1 instances ready)"
     )
     assert not (agent.directory / "ran").exists()
+
+
+# -- another definition ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run_once", [False, True], ids=["plain", "contender"])
+def test_a_container_that_waits_reads_a_corrected_definition(
+    zk: KazooClient, deployment: Deployment, containers: Containers, run_once: bool
+) -> None:
+    """Also one that waits in the queue for a lock; it leaves no contender behind."""
+    lock = f"{deployment.path}/status/global/web/go/lock"
+    if run_once:
+        write(zk, deployment, {"status/global/web": "web"})
+        zk.create(f"{lock}/{'0' * 32}__lock__0000000000", b"web2", ephemeral=True, makepath=True)
+    dependency = [] if run_once else ["nobody/go"]
+    publish(
+        deployment,
+        "web",
+        {"commands": {"go": {"command": "true", "run_once": run_once, "dependencies": dependency}}},
+    )
+    agent = containers.start("web", HOST)
+    agent.says("web/go waits")
+    publish(deployment, "web", {"commands": {"went": {"command": "true"}}})
+    assert agent.ends() == 0
+    assert f"{deployment.path}/web has changed since it was read: beginning again from it" in agent.said
+    if run_once:
+        assert len(zk.get_children(lock)) == 1
+
+
+def test_a_container_that_waits_reads_a_corrected_variable(
+    zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """If the definition was read with it."""
+    dependency = {"path": "db/daemon", "count": "{{ count }}"}
+    publish(deployment, "web", one_command_for_all(dependency), variables={"count": "2"})
+    write(zk, deployment, {"status/global/db/daemon/ready/one": INSTANCE})
+    agent = containers.start("web", HOST)
+    agent.says("1 of 2 instances ready")
+    publish(deployment, "web", one_command_for_all(dependency), variables={"count": "1"})
+    assert agent.ends() == 0
+
+
+def test_a_container_that_has_run_a_command_goes_on(
+    deployment: Deployment, containers: Containers, zk: KazooClient
+) -> None:
+    """It would run it again."""
+    commands = {
+        "first": {"command": "echo first >> ran"},
+        "go": {"command": "echo go >> ran", "dependencies": ["web/first", "db/sync"]},
+    }
+    publish(deployment, "web", {"commands": commands})
+    agent = containers.start("web", HOST)
+    agent.says("web/go waits for db/sync")
+    publish(deployment, "web", {"commands": {**commands, "more": {"command": "true"}}})
+    write(zk, deployment, {"status/global/db/sync": "done"})
+    assert agent.ends() == 0
+    assert ran(agent) == ["first", "go"]

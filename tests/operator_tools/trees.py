@@ -15,6 +15,7 @@ from kolla_mesos_start.operator.live.model import LiveDeployment
 from kolla_mesos_start.operator.live.reader import DeploymentReader
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode
+from tests.instances import INSTANCE, MEMBER
 
 NOW = 1_700_000_000.0
 ZNODES = Znodes("/kolla", "site", "", "")
@@ -58,7 +59,8 @@ def deployment(
     """What the tool makes of znodes; every znode has the mzxid 1000, but those in `zxids`, and was written at
     `changed`.
 
-    A text is written as it is, all else as JSON. Parents come by themselves.
+    A text is written as it is, all else as JSON. Parents come by themselves, and what instances and members
+    need.
     """
     live = DeploymentReader(ZNODES)
     return live.deployment(view(live, tree, changed=changed, zxids=zxids))
@@ -118,6 +120,10 @@ def _znode(nodes: Tree, path: str, changed: float, zxid: int, children: int) -> 
     if path not in nodes:
         return None
     value = nodes[path]
+    needed = {"ready": INSTANCE, ".party": MEMBER}.get(path.split("/")[-2])
+    if needed and (value == "{}" or isinstance(value, dict)):
+        value = {**needed, **(value if isinstance(value, dict) else {})}
     data = (value if isinstance(value, str) else json.dumps(value)).encode()
     instant = int(changed * 1000)
-    return Znode(data, ZnodeStat(1, zxid, instant, instant, 0, 1, 0, 0, len(data), children, zxid))
+    # As if each was ephemeral: of the others nobody asks for that.
+    return Znode(data, ZnodeStat(1, zxid, instant, instant, 0, 1, 0, 7, len(data), children, zxid))

@@ -16,9 +16,11 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, MAX_STATE, Detail, Mark, Unmet
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from tests.instances import INSTANCE, INSTANCE_DATA, MEMBER_DATA
 
 if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.query import View
+
 
 ZNODES = Znodes("/kolla", "site", "infra/db", "web1")
 STATUS = "/kolla/site/status"
@@ -29,8 +31,8 @@ EPOCH = 1_700_000_000.0
 Tree = Mapping[str, bytes]
 
 
-def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1000) -> Znode:
-    return Znode(data, ZnodeStat(1, mzxid, 0, int(changed * 1000), 0, 0, 0, 0, len(data), 0, 1))
+def znode(data: bytes, changed: float = EPOCH, mzxid: int = 1000, owner: int = 7) -> Znode:
+    return Znode(data, ZnodeStat(1, mzxid, 0, int(changed * 1000), 0, 0, 0, owner, len(data), 0, 1))
 
 
 def dependency(
@@ -115,21 +117,30 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         (dependency(count=2), {f"{SYNC}/hosts/web1": b"", f"{SYNC}/hosts/web2": b""}, None),
         # A daemon: only live instances, whatever the text says.
         (dependency("db/daemon"), {f"{STATUS}/global/db/daemon": b"running"}, "0 of 1 instances ready"),
-        (dependency("db/daemon"), {f"{STATUS}/global/db/daemon/ready/a": b"{}"}, None),
+        (dependency("db/daemon"), {f"{STATUS}/global/db/daemon/ready/a": INSTANCE_DATA}, None),
         (
             dependency("db/daemon", count=2),
-            {f"{STATUS}/global/db/daemon/ready/a": b"{}"},
+            {f"{STATUS}/global/db/daemon/ready/a": INSTANCE_DATA},
             "1 of 2 instances ready",
         ),
         (
             dependency("db/daemon", "local"),
-            {f"{STATUS}/global/db/daemon/ready/a": b"{}"},
+            {f"{STATUS}/global/db/daemon/ready/a": INSTANCE_DATA},
             "0 of 1 instances ready",
         ),
-        (dependency("db/daemon", "local"), {f"{STATUS}/web1/db/daemon/ready/a": b"{}"}, None),
+        (dependency("db/daemon", "local"), {f"{STATUS}/web1/db/daemon/ready/a": INSTANCE_DATA}, None),
         # Members, ready or not.
-        (Members("infra/db", 2, None), {"/kolla/site/infra/db/.party/a": b"{}"}, "1 of 2 present"),
-        (Members("infra/db", 1, None), {"/kolla/site/infra/db/.party/a": b"{}"}, None),
+        (Members("infra/db", 2, None), {"/kolla/site/infra/db/.party/a": MEMBER_DATA}, "1 of 2 present"),
+        (Members("infra/db", 1, None), {"/kolla/site/infra/db/.party/a": MEMBER_DATA}, None),
+        # What is invalid counts for nothing.
+        *(
+            (wanted, {path: data}, found)
+            for wanted, path, found in (
+                (dependency("db/daemon"), f"{STATUS}/global/db/daemon/ready/a", "0 of 1 instances ready"),
+                (Members("infra/db", 1, None), "/kolla/site/infra/db/.party/a", "0 of 1 present"),
+            )
+            for data in (b"", b"[]", b"{}", b"x" * 200_000, b"[" * 16_000, b'{"address": 1}', b"\xff")
+        ),
     ],
 )
 def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
@@ -189,7 +200,9 @@ def complete_view(tree: Tree, wanted: Dependency | Members, image: str | None = 
 def instances(*generations: str | None) -> Tree:
     """Ready instances of `api/daemon`, each with the generation of its image."""
     return {
-        f"{STATUS}/global/api/daemon/ready/{number}": json.dumps({"generation": generation}).encode()
+        f"{STATUS}/global/api/daemon/ready/{number}": json.dumps(
+            {**INSTANCE, "generation": generation}
+        ).encode()
         for number, generation in enumerate(generations)
     }
 
@@ -283,6 +296,42 @@ def test_a_daemon_of_one_generation_is_satisfied_by_instances_of_it(
     """Only ready ones count, so many; an exclusive one has no container of another generation beside it."""
     missing = states.unmet(wanted, complete_view(tree, wanted), ZNODES)
     assert (missing.found if missing else None) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path", "data"),
+    [
+        (dependency("db/daemon"), f"{STATUS}/global/db/daemon/ready/a", INSTANCE_DATA),
+        (Members("infra/db", 1, None), "/kolla/site/infra/db/.party/a", MEMBER_DATA),
+    ],
+)
+def test_what_no_session_owns_counts_for_nothing(
+    wanted: Dependency | Members, path: str, data: bytes
+) -> None:
+    """Its names come first; only as many others as are required are read. A warning names it."""
+    tree = {path: data, f"{path}b": data, f"{path}c": data}
+    view = dict(complete_view(tree, wanted))
+    assert states.unmet(wanted, view, ZNODES) is None
+    assert data_of(f"{path}b") not in view
+    assert not list(states.left_out(wanted, ZNODES, view))
+    view[data_of(path)] = znode(data, owner=0)
+    (more,) = set(states.queries(wanted, ZNODES, view)) - view.keys()
+    assert more == data_of(f"{path}b")
+    missing = states.unmet(wanted, view, ZNODES)
+    assert missing and missing.found.startswith("0 of 1 ")
+    (warning,) = states.left_out(wanted, ZNODES, view)
+    assert warning.startswith(f"{path} is left out: no session owns it")
+    view[more] = znode(data)
+    assert states.unmet(wanted, view, ZNODES) is None
+
+
+def test_a_container_that_no_session_owns_is_in_nobodys_way() -> None:
+    """A copied tree may hold one of any generation."""
+    view = dict(complete_view({**ONE, **of_containers("2", "1")}, ONLY_NEW))
+    path = "/kolla/site/web/api/.containers/1"
+    view[data_of(path)] = znode(view[data_of(path)].data, owner=0)
+    assert states.unmet(ONLY_NEW, view, ZNODES) is None
+    assert [each.split()[0] for each in states.left_out(ONLY_NEW, ZNODES, view)] == [path]
 
 
 def test_a_container_that_is_gone_by_now_is_in_nobodys_way() -> None:

@@ -29,6 +29,9 @@ from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, SETTLE, UNKNOWN
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.watches import WatchState
+from tests.instances import INSTANCE_DATA, MEMBER_DATA
+
+INSTANCE, MEMBER = INSTANCE_DATA.decode(), MEMBER_DATA.decode()
 
 # -- the lease ----------------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class Tree:
         if query.children:
             return tuple(sorted(below))
         data = self.nodes.get(query.path)
-        return None if data is None else Znode(data, ZnodeStat(1, LATE, 0, 0, 0, 0, 0, 0, len(data), 0, 1))
+        return None if data is None else Znode(data, ZnodeStat(1, LATE, 0, 0, 0, 0, 0, 7, len(data), 0, 1))
 
     def _change(self, path: str, *, new: bool) -> None:
         touched = {(path, False)}
@@ -324,17 +327,17 @@ WAITS = {
     "instances that come and go": Wait(
         one(dependencies=[{"path": "mq/daemon", "count": 2}]),
         [
-            (f"{READY}/a={{}}", "1 of 2 instances ready"),
-            (f"{READY}/b={{}}", "run"),
+            (f"{READY}/a={INSTANCE}", "1 of 2 instances ready"),
+            (f"{READY}/b={INSTANCE}", "run"),
             (f"-{READY}/a", "1 of 2 instances ready"),
             (f"-{READY}/b", "0 of 2 instances ready"),
-            (f"{READY}/c={{}}", "1 of 2 instances ready"),
-            (f"{READY}/a={{}}", "run"),
+            (f"{READY}/c={INSTANCE}", "1 of 2 instances ready"),
+            (f"{READY}/a={INSTANCE}", "run"),
         ],
     ),
     "members, ready or not": Wait(
         one(dependencies=[{"members": "infra/mq", "count": 1}]),
-        [(f"{PARTY}/a={{}}", "run"), (f"-{PARTY}/a", "0 of 1 present"), (f"{PARTY}/b={{}}", "run")],
+        [(f"{PARTY}/a={MEMBER}", "run"), (f"-{PARTY}/a", "0 of 1 present"), (f"{PARTY}/b={MEMBER}", "run")],
     ),
     "own commands, whatever the tree says of them": Wait(
         {"commands": OTHERS, "service": {"daemon": {"command": "x", "dependencies": ["web/db_sync"]}}},
@@ -347,10 +350,10 @@ WAITS = {
     "both": Wait(
         one(dependencies=["db/sync", "mq/daemon"]),
         [
-            (f"{READY}/a={{}}", "not started"),
+            (f"{READY}/a={INSTANCE}", "not started"),
             (f"{SYNC}=done", "run"),
             (f"-{READY}/a", "0 of 1 instances ready"),
-            (f"{READY}/a={{}}", "run"),
+            (f"{READY}/a={INSTANCE}", "run"),
         ],
     ),
     "once, by another one": Wait(
@@ -455,11 +458,11 @@ def test_a_dependency_that_holds_is_looked_at_again_once_the_others_hold_too() -
         assert waiter.decision == "0 of 2 instances ready"
     assert waiter.asked == asked
     for event, decision in [
-        (f"{READY}/a={{}}", "1 of 2 instances ready"),
-        (f"{READY}/b={{}}", "not started yet"),
+        (f"{READY}/a={INSTANCE}", "1 of 2 instances ready"),
+        (f"{READY}/b={INSTANCE}", "not started yet"),
         (f"-{READY}/a", "not started yet"),
         (f"{SYNC}=done", "1 of 2 instances ready"),
-        (f"{READY}/a={{}}", "run"),
+        (f"{READY}/a={INSTANCE}", "run"),
     ]:
         happen(waiter, event)
         waiter.settle()
@@ -785,7 +788,7 @@ def test_a_member_is_the_own_sessions_and_nothing_is_left_of_the_previous_run(
         (PREVIOUS_RUN, True, FORMER),
         (SOMEBODY, False, FORMER),
         (SOMEBODY, True, "other"),
-        (0, True, "other"),
+        (0, True, FORMER),  # It is persistent: nobody's.
     ],
 )
 def test_who_comes_later_keeps_the_place(session: int | None, held: bool, owner: str) -> None:

@@ -21,6 +21,7 @@ from kolla_mesos_start.wait.judge import SUPERSEDED, Blocked, Progress, Runnable
 from kolla_mesos_start.wait.waiting import NEVER, Waiting
 from kolla_mesos_start.zookeeper.query import Query, data_of
 from tests.conftest import LogLines
+from tests.instances import INSTANCE_DATA as READY
 from tests.tree.test_states import EPOCH, SYNC, ZNODES, Tree, once_view, one_time, view_of
 
 V1 = {f"{SYNC}/generations/v1": b"7 3"}
@@ -73,6 +74,7 @@ class Memory:
     """
 
     definition = 100  # the zxid of the definition
+    stamps: Mapping[str, Any] = {}
 
     def __init__(self, definition: Mapping[str, Any], tree: Tree) -> None:
         self.tree = dict(tree)
@@ -81,6 +83,7 @@ class Memory:
         self.changes = 0
         self.results: dict[Query, Any] = {}
         self.reports: list[str] = []
+        self.warnings: list[str] = []
         self.read: list[str] = []  # the paths, in the order in which watches were set
         self.answers: dict[External, Answer] = {}
         self.settled = True
@@ -153,6 +156,12 @@ class Memory:
 
     def write(self, stage: str, text: str, only: str = "", **_: object) -> None:
         self.reports.append(text)
+
+    def raise_if_changed(self) -> None:
+        """Whole agents do: see tests/integration."""
+
+    def warn_once(self, warning: str) -> None:
+        self.warnings.append(warning)
 
     # -- the requests of a contender --------------------------------------------------------------------
 
@@ -229,8 +238,8 @@ FIRST = {"a": needs("db/sync"), "b": needs("mq/daemon"), "c": needs()}
     ("commands", "tree", "changes", "expected"),
     [
         # In the order of the definition when all are ready, else as they become ready.
-        (FIRST, {DB: DONE, f"{MQ}/1": b"{}"}, {}, [("a", 0), ("b", 0), ("c", 0)]),
-        (FIRST, {}, {3: {f"{MQ}/1": b"{}"}, 5: {DB: DONE}}, [("c", 0), ("b", 3), ("a", 5)]),
+        (FIRST, {DB: DONE, f"{MQ}/1": READY}, {}, [("a", 0), ("b", 0), ("c", 0)]),
+        (FIRST, {}, {3: {f"{MQ}/1": READY}, 5: {DB: DONE}}, [("c", 0), ("b", 3), ("a", 5)]),
         # Inside one definition: this container's own run, whatever the tree says.
         (
             {"use": needs("web/make", {"path": "web/make", "scope": "local"}), "make": needs()},
@@ -273,20 +282,20 @@ def test_commands_run_when_they_are_ready(
 
 def test_the_daemon_comes_last(start: Start) -> None:
     """It waits for the commands even if its own dependencies are satisfied first."""
-    memory = start({"a": needs("db/sync")}, {f"{MQ}/1": b"{}"}, daemon=needs("mq/daemon")).at(9, {DB: DONE})
+    memory = start({"a": needs("db/sync")}, {f"{MQ}/1": READY}, daemon=needs("mq/daemon")).at(9, {DB: DONE})
     assert order(memory) == [("a", 9), ("daemon", 9)]
 
 
 def test_a_dependency_that_no_longer_holds_blocks_again(start: Start) -> None:
     """A satisfied one is not read while another is missing; before the command runs, it is read again."""
-    memory = start({"a": needs("mq/daemon", "db/sync")}, {f"{MQ}/1": b"{}"})
-    memory.at(1, {f"{MQ}/1": None}).at(2, memory.read.clear).at(3, {DB: DONE}).at(4, {f"{MQ}/2": b"{}"})
+    memory = start({"a": needs("mq/daemon", "db/sync")}, {f"{MQ}/1": READY})
+    memory.at(1, {f"{MQ}/1": None}).at(2, memory.read.clear).at(3, {DB: DONE}).at(4, {f"{MQ}/2": READY})
     assert order(memory) == [("a", 4)]
     assert memory.reports[-2:] == [
         "web/a waits for db/sync: not started",
         "web/a waits for mq/daemon: 0 of 1 instances ready",
     ]
-    assert memory.read == [MQ, DB]
+    assert memory.read == [MQ, f"{MQ}/2", DB]
 
 
 # -- one-time commands ----------------------------------------------------------------------------------
@@ -305,7 +314,7 @@ def test_a_held_lock_blocks_only_its_command(start: Start) -> None:
         queues.append(len(memory.queue))
 
     memory.at(1, note).at(2, {DB: DONE}).at(3, note).at(4, {DB: b"waiting"}).at(5, note)
-    memory.at(6, {DB: DONE}).at(7, note).at(8, {f"{MQ}/1": b"{}"}).at(10, dict.fromkeys(holder))
+    memory.at(6, {DB: DONE}).at(7, note).at(8, {f"{MQ}/1": READY}).at(10, dict.fromkeys(holder))
     found = []
     for turn in turns(memory):
         found.append((turn.command.name, memory.clock, len(memory.queue), bool(turn.contender)))
@@ -318,7 +327,7 @@ def test_a_held_lock_blocks_only_its_command(start: Start) -> None:
 
 def test_a_command_that_another_container_has_completed_is_passed_through(start: Start) -> None:
     """All contenders continue at once, not one after another, and take no lock."""
-    memory = start(ONCE, {f"{LOCK}/{'0' * 32}__lock__{'0' * 10}": b"web3", DB: DONE, f"{MQ}/1": b"{}"})
+    memory = start(ONCE, {f"{LOCK}/{'0' * 32}__lock__{'0' * 10}": b"web3", DB: DONE, f"{MQ}/1": READY})
     memory.at(1, {f"{GLOBAL}/web/load": DONE})
     found = [(turn.command.name, turn.already_done) for turn in turns(memory)]
     assert found == [("step", False), ("load", True)]
@@ -396,7 +405,7 @@ VAULT = {"external": {"tcp": "vault:8200"}}
 
 def test_something_outside_is_asked_until_the_command_runs(start: Start) -> None:
     """If it no longer answers when all else is ready, the command waits; afterwards it is not asked."""
-    memory = start({"go": needs("db/sync", VAULT), "next": needs("mq/daemon")}).at(9, {f"{MQ}/1": b"{}"})
+    memory = start({"go": needs("db/sync", VAULT), "next": needs("mq/daemon")}).at(9, {f"{MQ}/1": READY})
     memory.at(1, lambda: memory.answer()).at(2, lambda: memory.answer("Connection refused"))
     memory.at(3, {DB: DONE}).at(5, lambda: memory.answer())
     assert order(memory) == [("go", 5), ("next", 9)]

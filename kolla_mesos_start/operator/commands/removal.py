@@ -29,6 +29,7 @@ from kolla_mesos_start.operator.ensemble.removal import (
     parts_of,
     places_of,
     remove,
+    remove_dead,
     remove_service,
     status_tree,
     who_is_there,
@@ -99,6 +100,8 @@ def _reset(invocation: Invocation, lock: Held) -> int:
     if not _may_go(invocation, tree, what, found):
         return DECLINED
     count = remove(client, tree, force=invocation.options.force)
+    for role in elections.roots(client, znodes):
+        count += remove_dead(client, elections.places(znodes, role))
     event_record.append(client, znodes, "reset")
     is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
     if is_half:

@@ -106,7 +106,8 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     "target": {"tcp": "``host:port`` that must accept connections.", "http": URL_MEANING},
     "ready": {
         "notify": "true: the daemon sends READY=1 (sd_notify).",
-        "tcp": "A local port that must accept connections.",
+        "tcp": "A port that must accept connections on one of the host's own addresses: loopback, private,"
+        " public or ``KOLLA_ADDRESS``.",
         "http": URL_MEANING,
         "command": "A command that must succeed.",
         "alive": "The daemon must have run for so many seconds.",

@@ -197,6 +197,13 @@ def children(client: Client, paths: Iterable[str]) -> dict[str, Sequence[str]]:
     return {path: names or [] for path, names in client.children(paths).items()}
 
 
+def owners(client: Client, places: Iterable[str]) -> dict[str, int]:
+    """The paths below `places`, with the session that owns each; 0: none does, as in a copied tree."""
+    names = children(client, places)
+    found = stats(client, [f"{place}/{name}" for place in names for name in names[place]])
+    return {path: stat.ephemeralOwner for path, stat in found.items() if stat}
+
+
 def answers(
     client: Client, queries: Iterable[Query], *, watch: bool = False, denied: set[str] | None = None
 ) -> dict[Query, Any]:
@@ -453,7 +460,10 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
     """The path of our contender once it is first in the queue for `lock`; None after `limit` seconds."""
     deadline, watches = now() + limit, client.watches
     while (contender := queues.turn(lock)) is None:
-        watches.watch(queues.queries(lock))
+        if not all(map(watches.is_known, queues.queries(lock))):
+            watches.watch(queues.queries(lock))
+            client.loop.wait(watches.fresh)  # The contender before us may be dead.
+            continue
         seen = watches.changes
         if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
             return None

@@ -10,7 +10,7 @@ an older agent has no `.containers/<id>`; its stage is PRESENT. Only `read` and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from kolla_mesos_start.report import (
     RESTART,
 )
 from kolla_mesos_start.settings import LOGS_LIMIT
+from kolla_mesos_start.tree.members import instance, why_left_out
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
@@ -177,20 +178,34 @@ def queries(znodes: Znodes, view: View) -> Iterator[Query]:
             yield children_of(place)
     for path in _paths(znodes, view).values():
         yield data_of(path)
+    ready = daemon(znodes).ready
+    yield from (data_of(f"{ready}/{name}") for name in view.names(ready))
 
 
 def _paths(znodes: Znodes, view: View) -> Mapping[str, str]:
     """For each container, the znode with the most information about it."""
     found: dict[str, str] = {}
     for place in places(znodes):
-        for name in view.names(place):
+        for name in view.held(place):
             found.setdefault(container_id(name), f"{place}/{name}")
     return found
 
 
+def left_out(znodes: Znodes, view: View) -> Iterator[str]:
+    """What counts for nothing among what containers have written, and why."""
+    decoders: dict[str, Callable[[bytes], object]] = dict.fromkeys(places(znodes), bytes)
+    decoders[daemon(znodes).ready] = instance
+    for place, read in decoders.items():
+        for path in (f"{place}/{name}" for name in view.names(place)):
+            if (znode := view.znode(path)) and (why := why_left_out(znode, read)):
+                yield f"{path}: {why}"
+
+
 def containers(znodes: Znodes, view: View) -> list[Container]:
     """The containers of a service."""
-    ready = set(map(container_id, view.names(daemon(znodes).ready)))
+    above = daemon(znodes).ready
+    instances = ((name, view.znode(f"{above}/{name}")) for name in view.names(above))
+    ready = {container_id(name) for name, znode in instances if znode and not why_left_out(znode, instance)}
     found = ((each, path, view.znode(path)) for each, path in _paths(znodes, view).items())
     # One may have gone between two reads.
     return [
@@ -287,7 +302,7 @@ def history_queries(znodes: Znodes, hosts: Iterable[str], view: View) -> Iterato
 def presences(znodes: Znodes, view: View) -> Iterator[Presence]:
     """When each container of a service appeared; one that is a member too comes twice."""
     for place in places(znodes):
-        for path in (f"{place}/{each}" for each in view.names(place)):
+        for path in (f"{place}/{each}" for each in view.held(place)):
             if znode := view.znode(path):
                 host = text(view.json_object(path), "host") or UNKNOWN_HOST
                 yield Presence(host, znode.stat.ctime / 1000, place != znodes.containers)

@@ -103,12 +103,12 @@ def counted_less(found: Recorded, names: Sequence[str], definitions: Iterable[by
 def _holding(client: OperatorClient, states: Iterable[State]) -> dict[str, str]:
     """The hosts whose containers are ready, or contend for a lock of their host or of the deployment."""
     places = {path: state for state in states for path in containers.held(state)}
-    names = connection.children(client, places)
-    by_host = {state.scope: path for path, state in places.items() if names[path] and state.scope != GLOBAL}
+    held = [path for path, session in connection.owners(client, places).items() if session]
+    above = {path.rpartition("/")[0] for path in held}
+    by_host = {state.scope: path for path, state in places.items() if path in above and state.scope != GLOBAL}
     # A contender for a lock of the deployment holds the name of its host.
     locks = {path for path, state in places.items() if state.scope == GLOBAL and path == state.at.lock}
-    for path, data in connection.read(
-        client, [f"{lock}/{name}" for lock in locks for name in names[lock]]
-    ).items():
+    contenders = [path for path in held if path.rpartition("/")[0] in locks]
+    for path, data in connection.read(client, contenders).items():
         by_host[(data or b"").decode(errors="replace")] = path.rpartition("/")[0]
     return {host: f"a container on {host} holds {path}" for host, path in by_host.items()}

@@ -265,9 +265,9 @@ def _wait(client: OperatorClient, queues: Queues, path: str, limit: float) -> st
 
 def _holder(client: OperatorClient, path: str) -> str:
     """Who is first in the queue, and since when, for a message."""
-    names = connection.children(client, [path])[path]
-    first = min(names, key=lambda name: name[-10:], default="")
-    znode = client.read([f"{path}/{first}"])[f"{path}/{first}"] if first else None
+    live = [each for each, session in connection.owners(client, [path]).items() if session]
+    first = min(live, key=lambda each: each[-10:], default="")
+    znode = client.read([first])[first] if first else None
     if znode is None:
         return "another publication"
     who = printable(znode.data[:MAX_SHOWN].decode(errors="replace"))

@@ -119,8 +119,9 @@ def who_is_there(client: OperatorClient, tree: Tree) -> str:
         for name, hosts in containers.hosts(client, tree.znodes, tree.services).items()
     ]
     if not there:
-        names = connection.children(client, tree.places)
-        there = [f"a container holds {place}" for place in tree.places if names[place]]
+        owners = connection.owners(client, tree.places)
+        held = {path.rpartition("/")[0] for path, session in owners.items() if session}
+        there = [f"a container holds {place}" for place in tree.places if place in held]
     return "; ".join(there)
 
 
@@ -135,12 +136,20 @@ def remove(client: OperatorClient, tree: Tree, *, force: bool = False) -> int:
         with connection.unfinished(UNFINISHED):
             _remove_by_force(client, tree)
         return before
+    remove_dead(client, tree.places)
     while not _are_places_removed(client, tree):
         pass
     with connection.unfinished(UNFINISHED):
         while paths := listed(client, tree, force=False):
             connection.remove_all(client, paths, keep_tokens(client, tree.znodes, paths))
     return before
+
+
+def remove_dead(client: OperatorClient, places: Iterable[str]) -> int:
+    """Remove what no session owns below these places of ephemerals, and return how many znodes there were."""
+    dead = [path for path, session in connection.owners(client, places).items() if not session]
+    connection.remove_all(client, dead, {})
+    return len(dead)
 
 
 def _remove_by_force(client: OperatorClient, tree: Tree) -> None:
@@ -168,6 +177,7 @@ def withdraw(client: OperatorClient, znodes: Znodes, roles: Iterable[str]) -> No
     """
     name = znodes.service_name
     places = places_of(znodes, [name], status_records.states(client, znodes, roles))
+    remove_dead(client, places)
     while connection.read(client, [znodes.definition])[znodes.definition] is not None:
         names = connection.children(client, [znodes.definition])[znodes.definition]
         parts = [f"{znodes.definition}/{each}" for each in names if each in PARTS]
@@ -242,4 +252,7 @@ def listed(client: OperatorClient, tree: Tree, force: bool) -> list[str]:
     kept = {*tree.kept, *parents(tree.elections)}
     found = read_tree(client, tree.roots, lambda path: path not in tree.elections)
     paths = [path for path in reversed(found) if path not in kept]
-    return paths if force else [path for path in paths if not exists_while_container_does(tree.znodes, path)]
+    if force:
+        return paths
+    is_held = exists_while_container_does
+    return [path for path in paths if not (is_held(tree.znodes, path) and found[path].stat.ephemeralOwner)]

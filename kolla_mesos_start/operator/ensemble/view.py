@@ -110,6 +110,11 @@ class View(dict[Query, Any]):
         found: Sequence[str] = self.get(children_of(path), ())
         return found
 
+    def held(self, path: str) -> Sequence[str]:
+        """The names below `path` of what a session owns, or what has not been read. Others are nobody's."""
+        found = ((name, self.znode(f"{path}/{name}")) for name in self.names(path))
+        return [name for name, znode in found if znode is None or znode.stat.ephemeralOwner]
+
     def json_object(self, path: str) -> Mapping[str, Any]:
         """The JSON object at `path`; empty if there is anything else. Decoded once for each change."""
         znode = self.znode(path)

@@ -43,6 +43,7 @@ KINDS: Mapping[str, tuple[bool, bool]] = {
     "election waits": (True, False),
     "election refused": (True, True),
     "publishing": (False, False),
+    "left out": (False, False),
     "unfinished": (True, True),
 }
 OF_ALL = ("publishing", "unfinished")  # kinds that concern every service

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from kolla_mesos_start.operator.live import dependency_causes, service_causes
-from kolla_mesos_start.operator.live.cause import CLOCK_STEP, MAY_SEEM, OF_ALL, Cause, service_node
+from kolla_mesos_start.operator.live.cause import CLOCK_STEP, MAY_SEEM, OF_ALL, Cause, listed, service_node
 from kolla_mesos_start.operator.live.dependency_causes import target, waits_for
 from kolla_mesos_start.operator.live.model import LiveDeployment, LiveService
 
@@ -43,7 +43,7 @@ def find(deployment: LiveDeployment, now: float) -> list[Cause]:
         age = 2 if cause.kind in ("restart", "keep") else 1 if is_old else 0
         return (not cause.is_stuck, age, -len(cause.touches), cause.nodes[0], cause.kind)
 
-    return [*_publication(deployment), *sorted(causes, key=rank)]
+    return [*_publication(deployment), *sorted(causes, key=rank), *_left_out(deployment)]
 
 
 def confirmed(found: Iterable[Cause], again: Iterable[Cause]) -> list[Cause]:
@@ -60,6 +60,13 @@ def nodes(service: LiveService) -> frozenset[str]:
 def concerning(causes: Iterable[Cause], service: LiveService) -> list[Cause]:
     """The causes that keep one service from being up."""
     return [cause for cause in causes if cause.kind in OF_ALL or nodes(service) & cause.touches]
+
+
+def _left_out(deployment: LiveDeployment) -> Iterator[Cause]:
+    """What is nobody's, for example in a copied tree, or invalid; it blocks nothing."""
+    for service in deployment.services.values():
+        if service.left_out:
+            yield Cause("left out", listed(service.left_out), (service_node(service.name),))
 
 
 def _publication(deployment: LiveDeployment) -> Iterator[Cause]:

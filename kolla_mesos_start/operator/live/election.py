@@ -7,6 +7,7 @@ own `election.decide`, from the same records.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Callable, NamedTuple, TypeVar, Union
 
 from kolla_mesos_start.definition.forms import LOCAL
@@ -234,8 +235,8 @@ def snapshot(znodes: Znodes, wanted: int, ready: Sequence[str], view: View) -> S
         turn=turn.stat.version if turn else 0,
         decision=_one(at.decision, view, records.decode_decision),
         members=_below(at.members, view, records.decode_member),
-        candidates=_below(at.candidates, view, records.decode_candidate),
-        running=_below(at.running, view, records.decode_running),
+        candidates=_candidates(at.candidates, view),
+        running=_below(at.running, view, records.decode_running, view.held(at.running)),
         override=_one(at.override, view, records.decode_override),
         ready=ready,
     )
@@ -246,8 +247,20 @@ def _one(path: str, view: View, decode: Callable[[str, bytes], T]) -> T | None:
     return decode(path, znode.data) if znode and znode.data else None
 
 
-def _below(place: str, view: View, decode: Callable[[str, bytes], T]) -> dict[str, T]:
-    znodes = {host: view.znode(f"{place}/{host}") for host in view.names(place)}
+def _candidates(place: str, view: View) -> dict[str, records.Candidate]:
+    """As agents have it, without those that are invalid."""
+    found = {}
+    for host in view.held(place):
+        with suppress(BadRecord):
+            found.update(_below(place, view, records.decode_candidate, [host]))
+    return found
+
+
+def _below(
+    place: str, view: View, decode: Callable[[str, bytes], T], hosts: Sequence[str] | None = None
+) -> dict[str, T]:
+    names = view.names(place) if hosts is None else hosts
+    znodes = {host: view.znode(f"{place}/{host}") for host in names}
     return {host: decode(f"{place}/{host}", znode.data) for host, znode in znodes.items() if znode}
 
 

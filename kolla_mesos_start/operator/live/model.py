@@ -103,7 +103,8 @@ class LiveService(NamedTuple):
     least one container has started, ever; `tells`: its containers write what they are doing. `owner` is the
     service that has claimed the role. `election` is that of its daemon, if it has one.
     `started_on`: the hosts where its containers have started. `denied`: we have no right to read something
-    that the record is made from; `definition_denied`: the definition."""
+    that the record is made from; `definition_denied`: the definition. `left_out`: what counts for nothing
+    among what its containers have written, and why."""
 
     name: str
     definition: int
@@ -121,6 +122,7 @@ class LiveService(NamedTuple):
     started_on: tuple[str, ...] = ()
     denied: bool = False
     definition_denied: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def role(self) -> str:

@@ -236,9 +236,9 @@ def locked(client: OperatorClient, one: OneTime) -> Iterator[str]:
 
 def _holder(client: OperatorClient, one: OneTime) -> str:
     """Who is first in the queue."""
-    names = connection.children(client, [one.at.lock])[one.at.lock]
-    first = min(names, key=lambda name: name[-10:], default="")
-    data = connection.read(client, [f"{one.at.lock}/{first}"])[f"{one.at.lock}/{first}"] if first else None
+    live = [each for each, session in connection.owners(client, [one.at.lock]).items() if session]
+    first = min(live, key=lambda each: each[-10:], default="")
+    data = connection.read(client, [first])[first] if first else None
     return f" (the lock is held by {printable(data[:MAX_SHOWN].decode(errors='replace'))})" if data else ""
 
 

@@ -84,7 +84,9 @@ class DeploymentReader:
                 yield data_of(path)
         yield from self._unread.shared_queries(view)
         yield data_of(self.znodes.publication)
-        yield children_of(self.znodes.publication)
+        mark = self.znodes.publication
+        yield children_of(mark)
+        yield from (data_of(f"{mark}/{name}") for name in view.names(mark))
         yield children_of(self.znodes.status)
         for scope in view.names(self.znodes.status):
             yield children_of(f"{self.znodes.status}/{scope}")
@@ -144,7 +146,7 @@ class DeploymentReader:
     def _publication(self, view: View) -> Publication:
         znode = view.znode(self.znodes.publication)
         mark = unfinished(znode.data) if znode else None
-        return Publication(mark, bool(view.names(self.znodes.publication)))
+        return Publication(mark, bool(view.held(self.znodes.publication)))
 
     def _service(self, znodes: Znodes, generations: states.Published, view: View) -> LiveService:
         published = self.definitions.find(znodes, view)
@@ -183,6 +185,7 @@ class DeploymentReader:
             started_on=tuple(hosts_of(znodes, view)),
             denied=view.met_denied,
             definition_denied=znodes.definition in view.denied,
+            left_out=tuple(printable(each) for each in containers.left_out(znodes, view)),
         )
 
     def _generations_of(self, znodes: Znodes, view: View) -> Sequence[tuple[tuple[str, str], str]]:

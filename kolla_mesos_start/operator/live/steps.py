@@ -32,6 +32,7 @@ def queries(znodes: Znodes, graph: Graph, containers: Sequence[Container], view:
             yield data_of(at.detail)
             if command.run_once:
                 yield children_of(at.lock)
+                yield from (data_of(f"{at.lock}/{name}") for name in view.names(at.lock))
                 yield from states.once_queries(command, own, view)
                 if command.generation is not None:  # Containers of an older definition may wait for a mark.
                     yield from states.mark_queries(at, view)
@@ -105,7 +106,7 @@ def _attempts(command: Command, znodes: Znodes, hosts: Sequence[str], view: View
         state, since = states.state_of(view, at.state)
         if state is not None and since is not None:
             detail = states.decode_detail(view.znode(at.detail))
-            yield Attempt(own.host or GLOBAL, state, since, detail, len(view.names(at.lock)))
+            yield Attempt(own.host or GLOBAL, state, since, detail, len(view.held(at.lock)))
 
 
 def _unmet(

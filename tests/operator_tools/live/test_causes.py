@@ -71,6 +71,10 @@ KILLED = {"what": "publication", "by": "root on h", "begun": "12:00", "finished"
 # The tree, and `kind: text` of each cause.
 CASES: dict[str, tuple[Any, ...]] = {
     "all is up": ({**up("db")},),
+    "an instance is invalid": (
+        {**up("db"), "status/global/db/daemon/ready/9": "[]"},
+        "left out: /kolla/site/status/global/db/daemon/ready/9: it is not a JSON object",
+    ),
     "its refresh has failed": (
         {
             **ready("db", "1"),
