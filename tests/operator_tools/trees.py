@@ -120,7 +120,8 @@ def _znode(nodes: Tree, path: str, changed: float, zxid: int, children: int) -> 
     if path not in nodes:
         return None
     value = nodes[path]
-    needed = {"ready": INSTANCE, ".party": MEMBER}.get(path.split("/")[-2])
+    kinds: dict[str, dict[str, Any]] = {"ready": INSTANCE, ".party": MEMBER}
+    needed = kinds.get(path.split("/")[-2])
     if needed and (value == "{}" or isinstance(value, dict)):
         value = {**needed, **(value if isinstance(value, dict) else {})}
     data = (value if isinstance(value, str) else json.dumps(value)).encode()
