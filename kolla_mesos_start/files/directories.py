@@ -65,7 +65,10 @@ def existing(path: str, flags: int = os.O_RDONLY) -> int:
                 child = os.open("/", os.O_PATH)
             os.close(directory)
             directory = child
-        return os.open(".", flags | os.O_DIRECTORY, dir_fd=directory)
+        try:
+            return os.open(".", flags | os.O_DIRECTORY, dir_fd=directory)
+        except PermissionError:  # We may still write in it, but neither list nor sync it.
+            return os.open(".", os.O_PATH | os.O_DIRECTORY, dir_fd=directory)
     finally:
         os.close(directory)
 

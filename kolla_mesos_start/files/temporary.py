@@ -49,7 +49,12 @@ def _lock(fd: int) -> bool:
 
 def remove_leftovers(directory: int, path: str) -> None:
     """Remove the temporary files of agents that were killed: no process has a lock on them."""
-    for name in os.listdir(directory):
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        log.debug("%s can't be listed: %s", path, strerror(error))
+        return
+    for name in names:
         if not name.startswith(TEMPORARY_PREFIX):
             continue
         try:

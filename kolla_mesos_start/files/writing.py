@@ -206,7 +206,7 @@ def _holds(directory: int, name: str, data: bytes) -> bool:
 
 def _correct_or_replace(directory: int, content: Content, data: bytes) -> None:
     """Set owner and mode of a file whose content is right, or else write it again."""
-    if _correct(directory, content):
+    if _correct(directory, content, data):
         log.info("%s: owner and mode corrected", content.dest)
     elif is_mount(directory, content.basename):
         _rewrite(directory, content, data)
@@ -215,7 +215,7 @@ def _correct_or_replace(directory: int, content: Content, data: bytes) -> None:
             _rename(directory, content, temporary, data)
 
 
-def _correct(directory: int, content: Content) -> bool:
+def _correct(directory: int, content: Content, data: bytes) -> bool:
     """Set owner and mode of a file whose content is right; False if it must be replaced instead."""
     with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
         there = os.fstat(fd)
@@ -223,6 +223,8 @@ def _correct(directory: int, content: Content) -> bool:
             return False  # Another process has replaced it.
         if there.st_nlink > 1 and not is_mount(directory, content.basename):
             return False  # The file has another name, where it must not change.
+        if os.pread(fd, len(data) + 1, 0) != data:
+            return False  # Another user has moved another file to dest, which is not to become theirs.
         try:
             _set_owner_and_mode(fd, content)
         except CannotWrite:

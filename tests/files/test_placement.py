@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,17 @@ def test_a_dest_that_is_not_the_path_of_a_file_is_refused(dest: str) -> None:
     for action in (lambda: place([content(dest)]), lambda: plan(content(dest))):
         with pytest.raises(CannotWrite, match=r"config file app\.conf: dest .* give an absolute path"):
             action()
+
+
+def test_a_directory_that_can_not_be_listed_is_written(home: Path, uid: int) -> None:
+    """Its mode has w and x, but no r."""
+    home.chmod(0o300)
+    for data in (b"one", b"two"):
+        files = [content(home / "app.conf", data)]
+        assert in_child(partial(place, files), uid).error is None
+        assert (home / "app.conf").read_bytes() == data
+    home.chmod(0o700)
+    assert temporary_files(home) == []
 
 
 @pytest.mark.parametrize("number", [-1, 2**32 - 1, 2**70])

@@ -15,7 +15,17 @@ from kolla_mesos_start.files.placement import place, plan
 from kolla_mesos_start.files.regular import read_regular
 from kolla_mesos_start.files.together import place_all, restore
 from kolla_mesos_start.health import PRIVATE
-from tests.files.children import NOBODY, before_call, content, in_child, mode_of, own, snapshot
+from tests.files.children import (
+    NOBODY,
+    before_call,
+    content,
+    in_child,
+    mode_of,
+    own,
+    owner_of,
+    snapshot,
+    write,
+)
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -130,6 +140,22 @@ def test_a_file_behind_a_link_of_another_user_is_not_read(
     link(theirs / "file", home / "etc" / "secret")
     with pytest.raises(PermissionError, match="a link that another user may have made"):
         read_regular(str(theirs / "file"))
+
+
+def test_another_file_that_is_moved_to_dest_is_not_given_away(home: Path, theirs: Path) -> None:
+    """Between the look at the file that is there, and the correction of its owner."""
+    dest, secret = theirs / "app.conf", theirs / "secret"
+    write(dest, b"ours", 0, 0o600)
+    write(secret, b"root's", 0, 0o600)
+    file = content(dest, b"ours", uid=NOBODY, gid=NOBODY)
+
+    def action() -> None:
+        before_call("open", len(home.parts) + 4, lambda: secret.rename(dest))
+        place([file])
+
+    assert in_child(action, 0).error is None
+    assert dest.read_bytes() == b"ours"
+    assert owner_of(dest) == (NOBODY, NOBODY)
 
 
 def test_a_link_that_appears_while_parents_are_created_is_not_followed(
