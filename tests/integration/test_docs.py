@@ -275,6 +275,8 @@ def is_recorded_for_an_election(block: Block, ground: Ground) -> None:
     found.update({f"members/{host}": {"epoch": 1, "state": "joined"} for host in hosts})
     found.update({f"candidates/{host}": data.get(host, {"group": None, "value": None}) for host in here})
     for path, value in found.items():
+        if path.startswith("candidates/"):
+            ground.zk.create(f"{at}/{path}", ephemeral=True, makepath=True)
         ground.zk.ensure_path(f"{at}/{path}")
         ground.zk.set(f"{at}/{path}", json.dumps(value).encode() if value else b"")
     ground.zk.set("/kolla/site/status/global/mariadb", b"infra/mariadb")
@@ -820,6 +822,12 @@ def are_facts(block: Block, ground: Ground) -> None:
     assert found["cmp-1"].interfaces == {"eth0": "192.0.2.21", "eth1": "198.51.100.21"}
 
 
+def give_a_hostname(block: Block, ground: Ground) -> None:
+    file = ground.stranger.home / "facts.yml"
+    file.write_text(block.text)
+    assert list(facts.read(file, ["localhost"])) == ["ctl-1"]
+
+
 # -- claims: how a block begins, and its check ------------------------------------------------------
 
 Check = Callable[[Block, Ground], None]
@@ -865,7 +873,8 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/from-kolla-ansible.rst": {
         "kolla_mesos_ctl import kolla-ansible --ansible ~/kolla ": has_options_of_its_command,
         "kolla_mesos_ctl import kolla-ansible --ansible ~/kolla-22": has_options_of_its_command,
-        "hosts:\n": are_facts,
+        "hosts:\n  ctl-1": are_facts,
+        "hosts:\n  localhost": give_a_hostname,
         "kolla_mesos_ctl publish": has_options_of_its_command,
         "listeners:\n": are_rules,
         "clusters:\n": are_clusters,

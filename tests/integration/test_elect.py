@@ -99,6 +99,9 @@ class Cluster:
         """Write what earlier elections have left; a `__` in a name stands for `/`."""
         for name, value in nodes.items():
             path = f"{self.at}/{name.replace('__', '/')}"
+            # A candidate is present: its znode has a session.
+            if name.startswith("candidates__") and not self.zk.exists(path):
+                self.zk.create(path, ephemeral=True, makepath=True)
             self.zk.ensure_path(path)
             self.zk.set(path, json.dumps(value).encode() if value else b"")
 

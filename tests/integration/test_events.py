@@ -19,6 +19,7 @@ from kazoo.security import make_digest_acl_credential
 from kolla_mesos_start.operator.terminal.user import operator
 from tests.agents import Containers
 from tests.conftest import Deployment
+from tests.instances import INSTANCE_DATA
 from tests.operator_tools.trees import container, definition
 from tests.publishing import publish, write_files
 from tests.sites import Site
@@ -119,7 +120,7 @@ def test_what_happens_is_printed_at_once(zk: KazooClient, deployment: Deployment
     ready = f"{deployment.path}/status/global/web/daemon/ready/1"
     own = f"{deployment.path}/a/web/.containers/1"
     zk.create(own, json.dumps(container("ready", since=time.time())).encode(), ephemeral=True, makepath=True)
-    zk.create(ready, b"{}", ephemeral=True, makepath=True)
+    zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
     with following(deployment, "a/web") as seen:
         eventually(lambda: "ready" in kinds(seen), "it is ready")
         zk.delete(ready)

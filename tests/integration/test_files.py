@@ -234,7 +234,7 @@ def test_a_file_that_an_unprivileged_agent_cannot_write_is_73(
     [
         ("etc", "size=4k", "etc/one.conf can't be written: No space left on device"),
         ("state", "nr_inodes=1", "state/copied: No space left on device"),
-        ("run", "nr_inodes=1", "run/gate: No space left on device"),
+        ("run", "nr_inodes=1", "run/private: No space left on device"),
         ("run", "nr_inodes=5", "No space left on device"),
     ],
 )

@@ -309,7 +309,7 @@ def test_a_completed_command_is_passed_through_not_skipped(site: Site) -> None:
     sync = site.once(gate=None, dependencies=["cache/daemon"], files={"conf": {"dest": str(conf)}})
     site.publish(sync=sync, files={"conf": "for {{ service_name }}\n"})
     assert site.start("web1").ends() == 0
-    assert conf.read_text() == f"for {SERVICE}"
+    assert conf.read_text() == f"for {SERVICE}\n"
     conf.unlink()
     site.take("global/cache/daemon/ready/1")
 

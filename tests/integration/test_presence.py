@@ -53,9 +53,11 @@ while True:
 OBEDIENT = [sys.executable, "-c", OBEYS]
 # A web server that answers 204 while the file `healthy` is there.
 ANSWERS = """
-import http.server, os, sys
+import http.server, os, sys, time
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        while os.path.exists("hangs"):
+            time.sleep(0.05)
         self.send_response(204 if os.path.exists("healthy") else 503)
         self.end_headers()
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
@@ -364,7 +366,7 @@ def harm(agent: Agent) -> None:
 
 def heal_and_go_on(agent: Agent) -> None:
     heal(agent)
-    agent.signal(signal.SIGCONT)
+    (agent.directory / "hangs").unlink()
 
 
 QUICKLY = {"interval": 0.1, "fall": 2}
@@ -395,10 +397,10 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
     ),
     "http that hangs": lambda port: Kind(
         {"http": f"http://127.0.0.1:{port}/healthcheck", "timeout": 0.5, **QUICKLY},
-        ["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", sys.executable, "-c", ANSWERS, f"{port}"],
+        ["sh", "-c", 'touch hangs; exec "$@"', "sh", sys.executable, "-c", ANSWERS, f"{port}"],
         heal_and_go_on,
-        lambda agent: agent.signal(signal.SIGSTOP),
-        f"check http port {port}: Connection refused",
+        lambda agent: (agent.directory / "hangs").touch(),
+        f"check http port {port}: no answer within 0.5 s",
         f"check http port {port}: no answer within 0.5 s",
     ),
     "command": lambda port: Kind(
