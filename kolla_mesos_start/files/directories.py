@@ -46,7 +46,7 @@ def existing(path: str, flags: int = os.O_RDONLY) -> int:
     there to make us write elsewhere: raises UnsafePath. systemd-tmpfiles has the same rule.
     """
     names, links = _parts(path), 0
-    directory = os.open("/", os.O_PATH)
+    directory = os.open("/" if path.startswith("/") else ".", os.O_PATH)
     try:
         while names:
             name = names.pop(0)

@@ -161,7 +161,7 @@ def test_what_containers_say_of_themselves(fuzz: Fuzz, seed: int) -> None:
     """To the operator's tool; and how a start ended, to the next one."""
 
     def attempt(data: bytes) -> None:
-        found = Znode(data, ZnodeStat._make([0] * len(ZnodeStat._fields)))
+        found = Znode(data, ZnodeStat._make([1] * len(ZnodeStat._fields)))  # of a session
         shown = View({children_of(ZNODES.containers): ("1",), data_of(f"{ZNODES.containers}/1"): found})
         (container,) = containers.containers(ZNODES, shown)
         assert container.host.isprintable() and container.reason.isprintable()

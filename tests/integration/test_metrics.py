@@ -22,6 +22,7 @@ from tests import CHECKOUT
 from tests.agents import Containers
 from tests.benchmarks.counting import Line, Request
 from tests.conftest import Deployment
+from tests.instances import INSTANCE_DATA
 from tests.link import Link
 from tests.operator_tools.trees import definition
 from tests.publishing import publish
@@ -68,7 +69,7 @@ def serving(deployment: Deployment, directory: Path, **more: str) -> Iterator[En
 def show_ready(zk: KazooClient, deployment: Deployment) -> None:
     """A ready container of `web`."""
     for parent in ("web/.containers", "status/global/web/daemon/ready"):
-        zk.create(f"{deployment.path}/{parent}/x", makepath=True)
+        zk.create(f"{deployment.path}/{parent}/x", INSTANCE_DATA, ephemeral=True, makepath=True)
 
 
 def test_a_change_appears_and_nothing_is_asked_otherwise(
@@ -115,7 +116,7 @@ def test_a_service_that_may_not_be_read_is_named(
     """All others have their numbers, and its containers are counted, which everybody may see."""
     publish(deployment, "a/web", definition())
     publish(deployment, "a/db", definition())
-    zk.create(f"{deployment.path}/a/db/.containers/1", b'{"state": "waiting"}', makepath=True)
+    zk.create(f"{deployment.path}/a/db/.containers/1", b'{"state": "waiting"}', ephemeral=True, makepath=True)
     zk.set_acls(f"{deployment.path}/a/db", [make_acl("world", "anyone", admin=True)])
     with serving(deployment, tmp_path) as endpoint:
         found = endpoint.values()
@@ -133,7 +134,9 @@ def test_no_value_and_no_message_is_served(deployment: Deployment, zk: KazooClie
     secret = "s3cr3t"
     publish(deployment, "web", definition(), variables={"password": secret}, files={"conf": secret})
     told = {"state": "starting", "reason": secret, "command": secret, "host": secret, "code": secret}
-    zk.create(f"{deployment.path}/web/.containers/1", json.dumps(told).encode(), makepath=True)
+    zk.create(
+        f"{deployment.path}/web/.containers/1", json.dumps(told).encode(), ephemeral=True, makepath=True
+    )
     text = tool(deployment, "metrics", "--once")
     assert secret not in text
     assert text.endswith("# EOF\n")

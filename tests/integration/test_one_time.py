@@ -870,7 +870,8 @@ def test_each_generation_runs_once_and_a_rollback_does_not(site: Site, zk: Kazoo
 
 def test_an_old_replica_leaves_the_queue_to_newer_ones(site: Site) -> None:
     """It was in the queue already when it became too old."""
-    site.publish(sync=site.once(generation="1.0", dependencies=["gate/open"]))
+    step = {"command": "true"}  # After it, a container does not begin again.
+    site.publish(step=step, sync=site.once(generation="1.0", dependencies=["gate/open"]))
     old = site.start("web1")
     eventually(lambda: "waits for gate/open" in old.health().stdout, "the old replica waits")
     site.publish(sync=site.once(generation="2.0"))

@@ -1,17 +1,19 @@
 """A refresh that is killed with -9 while it replaces files: soon all files are old, or all are new.
 
-Whole agents with a real ZooKeeper. A `sitecustomize` module in the container stops the refresh at a chosen
-rename, and kills the processes that the test names.
+Whole agents with a real ZooKeeper. A copy of the package stops the refresh at a chosen rename, and kills the
+processes that the test names.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
+from tests import CHECKOUT
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.integration.test_refresh import DAEMON, HUP, SERVICE, Web, by_hand, heard
@@ -47,7 +49,11 @@ class Container:
     def __init__(self, deployment: Deployment, containers: Containers, zk: KazooClient, place: Path) -> None:
         self.web = Web(deployment, containers, zk)
         self._deployment, self._place = deployment, place
-        (place / "sitecustomize.py").write_text(KILLS)
+        ignored = shutil.ignore_patterns("operator", "__pycache__")
+        for name in ("bin", "kolla_mesos_start"):
+            shutil.copytree(CHECKOUT / name, place / name, ignore=ignored)
+        with (place / "kolla_mesos_start/__init__.py").open("a") as module:
+            module.write(KILLS)
 
     def start(self, mode: str = "exec") -> Agent:
         """A container that is ready, with all its files old."""
@@ -61,7 +67,8 @@ class Container:
         self.web.set(word="old")
         texts = dict.fromkeys(NAMES, "{{ word }}")
         publish(self._deployment, SERVICE, {"service": {"daemon": daemon}}, files=texts)
-        return self.web.start(KOLLA_START_MODE=mode, PYTHONPATH=str(self._place))
+        copy = ("sh", "-c", f'exec "$1" {self._place}/bin/kolla_mesos_start', "sh")
+        return self.web.start(under=copy, KOLLA_START_MODE=mode)
 
     def kill(self, agent: Agent, number: int, *names: str) -> None:
         """Publish new files; these processes are killed at that rename of the refresh."""

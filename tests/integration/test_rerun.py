@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -169,18 +168,19 @@ def test_a_container_that_passes_it_meanwhile_does_not_record_it_again(site: Sit
     """It has found the command done, and renders its files while that is taken back."""
     source = site.path / "source"
     source.touch()
-    files = {"conf": {"dest": str(site.path / "conf"), "mounted": str(source)}}
+    hold, held = site.path / "hold", site.path / "held"
+    check = f"test ! -e {hold} || touch {held}; while test -e {hold}; do sleep 0.05; done"
+    files = {"conf": {"dest": str(site.path / "conf"), "mounted": str(source), "check": ["sh", "-c", check]}}
     site.publish(sync=site.once(gate=None, run_once="host", files=files))
     assert site.start().ends() == 0
-    source.unlink()
-    os.mkfifo(source)
+    source.write_text("new")
+    hold.touch()
     agent = site.start()
-    with source.open("wb"):  # Once it reads.
-        ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
+    eventually(held.exists, "it checks its file")
+    ctl(site.deployment, "rerun", "db/sync", "--host", "web1")
+    hold.unlink()
     assert agent.ends() == 0
     assert (site.state(scope="web1"), len(site.runs())) == ("waiting", 1)
-    source.unlink()
-    source.touch()
     assert site.start().ends() == 0
     assert len(site.runs()) == 2
 

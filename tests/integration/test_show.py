@@ -21,18 +21,21 @@ from tests.integration.test_up import Run
 from tests.processes import command_line
 from tests.tool import run_ctl, tool
 from tests.waiting import eventually
+from tests.zookeeper import Server
 
 REPLICAS = 2
 DAEMONS = ("api", "cache", "monitor", "proxy", "queue", "search", "static", "store", "worker")
 
 
 @pytest.fixture
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """The deployment, starting, on a ZooKeeper of its own."""
+def run(tmp_path_factory: pytest.TempPathFactory, zookeeper: Server) -> Iterator[Run]:
+    """The deployment, starting."""
     place = tmp_path_factory.mktemp("s")
     show.write(place / "show", REPLICAS)
     run = Run(
-        place, {"PATH": os.environ["PATH"]}, "show", "--in", "kept", "--quiet", "--replicas", "schema=2"
+        place,
+        {"PATH": os.environ["PATH"], "KOLLA_ZK_HOSTS": zookeeper.hosts},
+        *("show", "--in", "kept", "--quiet", "--replicas", "schema=2"),
     )
     yield run
     run.process.kill()
@@ -41,7 +44,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 def deployment_of(run: Run) -> Deployment:
     """The deployment, from the file that other shells load, once it is published."""
-    # The file is older than the ZooKeeper server.
     run.says("-- starting 20 containers")
     found = re.search(r"KOLLA_ZK_HOSTS=(\S+)", (run.place / "kept/site/env").read_text())
     assert found is not None

@@ -74,7 +74,7 @@ MISTAKES = {
     "encrypted passwords": (
         "passwords.yml",
         "$ANSIBLE_VAULT;1.1;AES256\n313\n",
-        "passwords.yml: expected a map",
+        "passwords.yml: ansible-vault has encrypted it: decrypt a copy",
     ),
     "passwords without values": (
         "passwords.yml",

@@ -103,7 +103,7 @@ def test_a_file_that_nothing_can_mount_is_refused(name: str, tmp_path: Path) -> 
     definition = DAEMON % (f", files: {{'{file}': {{dest: /etc/db/conf, mounted: '{{{{ where }}}}'}}}}", 1)
     more = {
         f"services__db__files__{file}": "port = 1\n",
-        "variables_yml": f'release: 1\nwhere: "{mounted}"\n',
+        "variables_yml": f'release: "2026.1"\nwhere: "{mounted}"\n',
     }
     root = site(tmp_path / "site", LAUNCH, services__db__definition_yml=definition, **more)
     with pytest.raises(InvalidDirectory, match=expected) as caught:
