@@ -93,8 +93,9 @@ CASES = {
         "trying again in 1 s",
     ),
     "a killed refresh is not completed": (
-        REFRESHER
-        + "from kolla_mesos_start.daemon.refresher import complete\nopen({run_dir!r} + '/journal', 'w')",
+        REFRESHER + "from kolla_mesos_start.daemon.refresher import complete\n"
+        "os.mkdir({run_dir!r} + '/private', 0o700)\n"
+        "open({run_dir!r} + '/private/journal', 'w')",
         "print(complete({run_dir!r}))",
         "the next refresh completes",
     ),

@@ -12,6 +12,7 @@ from posixpath import normpath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from kolla_mesos_start.definition import argv
 from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
@@ -334,6 +335,26 @@ def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) ->
     return "" if target.generation else "it has no generation"
 
 
+def variables_that_a_shell_drops(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
+    """dash passes on only variables whose names it could use itself."""
+    for each in readings:
+        for command in each.graph.steps if each.graph else ():
+            names = [name for name, _ in command.env if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
+            if names and _runs_a_shell(command):
+                message = (
+                    f"the shell of {command.name} may drop {names[0]!r}, which is no name in a shell: rename"
+                    " it, or write the command as a list without a shell"
+                )
+                yield ServiceIssue(WARNING, each.name, sublabel(f"{command.label}.env", names[0]), message)
+
+
+def _runs_a_shell(command: Command) -> bool:
+    try:
+        return argv.parse(command.command).argv[0].rpartition("/")[2] in ("sh", "dash")
+    except ValueError:
+        return False  # Reported as an error.
+
+
 def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Programs whose name is similar to another one in the same definition."""
     for each in readings:
@@ -490,6 +511,7 @@ CHECKS = (
     mixed_generations,
     generations_that_cannot_be,
     retirements,
+    variables_that_a_shell_drops,
     misspelt_programs,
     files_in_the_way,
     ports_used_twice,

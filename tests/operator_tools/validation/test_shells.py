@@ -1,0 +1,68 @@
+"""What a shell or jinja2 would drop without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kolla_mesos_start.operator.validation.rules import validate
+from tests.operator_tools.sources import load
+from tests.publishing import write_files
+
+
+def warnings(directory: Path, definition: str, file: str = "") -> list[str]:
+    """The messages about a service with this definition, each with its line in a file, if it is about one."""
+    write_files(directory, services__a__definition_yml=definition, services__a__files__run=file)
+    return [f"{each.line}: {each.message}" for each in validate(load(directory).deployment)]
+
+
+SHELL = "commands: {one: {command: %s, env: {%s: '1'}}}\n"
+
+
+@pytest.mark.parametrize("command", ["'echo $HOME'", "[sh, -c, env]", "[/bin/dash, -c, env]", "'a | b'"])
+@pytest.mark.parametrize("name", ["a.b", "1a", "a-b"])
+def test_a_variable_that_a_shell_drops_is_named(tmp_path: Path, command: str, name: str) -> None:
+    (found,) = warnings(tmp_path, SHELL % (command, name))
+    assert f"the shell of one may drop '{name}', which is no name in a shell" in found
+
+
+@pytest.mark.parametrize("command", ["env", "[env]", "[bash, -c, env]"])
+def test_without_dash_no_variable_is_dropped(tmp_path: Path, command: str) -> None:
+    assert warnings(tmp_path, SHELL % (command, "a.b")) == []
+
+
+def test_a_name_of_a_shell_is_no_mistake(tmp_path: Path) -> None:
+    assert warnings(tmp_path, SHELL % ("'echo $a_1'", "a_1")) == []
+
+
+FILE = "commands: {one: {command: 'true', files: {run: {dest: /run/a%s}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("#!/bin/sh\na=1\necho ${#a}\n# b #}\n", 3),
+        ("echo ${#a[@]} {# c #}\n", 1),
+    ],
+)
+def test_the_length_in_a_shell_is_named_as_a_comment(tmp_path: Path, text: str, line: int) -> None:
+    (found,) = warnings(tmp_path, FILE % "", text)
+    assert found.startswith(f"{line}: file run: ${{# begins a comment of jinja2 here")
+    assert "{% raw %}" in found and '"template": false' in found
+
+
+def test_a_length_whose_comment_has_no_end_is_named_too(tmp_path: Path) -> None:
+    found = warnings(tmp_path, FILE % "", "a\necho ${#a}\n")
+    assert any(each.startswith("2: file run: ${# begins a comment") for each in found), found
+
+
+@pytest.mark.parametrize(
+    "text", ["{# a comment #}\n", "{% raw %}${#a}{% endraw %}\n", "a$ {# ${#a} #}\n", "echo $#\n"]
+)
+def test_a_comment_or_raw_text_is_no_mistake(tmp_path: Path, text: str) -> None:
+    assert warnings(tmp_path, FILE % "", text) == []
+
+
+def test_a_file_that_is_no_template_may_hold_everything(tmp_path: Path) -> None:
+    assert warnings(tmp_path, FILE % ", template: false", "echo ${#a}\n") == []
