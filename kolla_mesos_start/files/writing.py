@@ -380,7 +380,7 @@ def _set_owner(fd: int, content: Content) -> None:
             os.fchown(fd, uid, gid)
         except OSError as error:
             if not content.has_owner and error.errno in (errno.EPERM, errno.EINVAL):
-                return  # None was asked for: it belongs to whoever this file system says we are.
+                return  # No owner was asked for: the file system has chosen one.
             remedy = "leave `owner` out, or run the agent as root with CAP_CHOWN"
             if error.errno == errno.EINVAL:
                 remedy = (

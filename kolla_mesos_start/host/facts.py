@@ -105,7 +105,7 @@ def when_addressed(
         return work()
     except NoAddress:
         from kolla_mesos_start.host.netlink import changes
-    begun, due, told = now(), now(), ""
+    begun, due, logged = now(), now(), ""
     events: list[bool] = []
     deadline = math.inf if limit is None else begun + limit
 
@@ -126,8 +126,8 @@ def when_addressed(
                     why = "; ".join(missing.issues)
                 if now() >= deadline:
                     raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for an address: {why}")
-                if why != told or now() >= due:
-                    told, due = why, now() + PROGRESS_INTERVAL
+                if why != logged or now() >= due:
+                    logged, due = why, now() + PROGRESS_INTERVAL
                     tell(why)
                     log.info("waiting for an address for %.0f s: %s", now() - begun, why)
                 loop.wait(lambda: events or check(), min(deadline, due))
