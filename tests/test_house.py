@@ -385,11 +385,11 @@ def test_a_daemon_without_an_election_does_not_pay_for_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["registrar", "supervise"])
-def test_the_process_beside_a_daemon_has_no_openssl(name: str) -> None:
+def test_the_process_beside_a_daemon_has_neither_openssl_nor_re(name: str) -> None:
     """It would be a quarter of its memory: see `zookeeper.wire`."""
     loaded = loaded_by(f"import kolla_mesos_start.daemon.{name}")
     assert "kazoo.security" in loaded
-    assert not loaded & {"hashlib", "_hashlib", "ssl", "_ssl", *COSTLY}
+    assert not loaded & {"hashlib", "_hashlib", "ssl", "_ssl", "re", *COSTLY}
 
 
 def test_tls_has_no_more_than_openssl(bare: set[str], tmp_path: Path) -> None:
