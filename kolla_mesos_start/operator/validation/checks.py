@@ -339,18 +339,34 @@ def variables_that_a_shell_drops(readings: Sequence[ServiceReading]) -> Iterator
     """dash passes on only variables whose names it could use itself."""
     for each in readings:
         for command in each.graph.steps if each.graph else ():
-            names = [name for name, _ in command.env if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
-            if names and _runs_a_shell(command):
+            # An impossible name is an error already.
+            names = [
+                name for name, _ in command.env if re.fullmatch(r"(?![A-Za-z_]\w*\Z)[^=\0]+", name, re.A)
+            ]
+            for name in names if any(map(_runs_a_shell, _commands(command))) else ():
                 message = (
-                    f"the shell of {command.name} may drop {names[0]!r}, which is no name in a shell: rename"
+                    f"the shell of {command.name} may drop {name!r}, which is no name in a shell: rename"
                     " it, or write the command as a list without a shell"
                 )
-                yield ServiceIssue(WARNING, each.name, sublabel(f"{command.label}.env", names[0]), message)
+                yield ServiceIssue(WARNING, each.name, sublabel(f"{command.label}.env", name), message)
 
 
-def _runs_a_shell(command: Command) -> bool:
+def _commands(command: Command) -> Iterator[str | tuple[str, ...]]:
+    """The command and those of its settings, which have the same environment."""
+    yield command.command
+    for each in (command.ready, command.on_change):
+        if each and each.kind == "command" and isinstance(each.value, (str, tuple)):
+            yield each.value
+    if command.before_stop:
+        yield command.before_stop.command
+    if command.election:
+        yield command.election.start
+    yield from (file.check for file in command.files if file.check)
+
+
+def _runs_a_shell(command: str | tuple[str, ...]) -> bool:
     try:
-        return argv.parse(command.command).argv[0].rpartition("/")[2] in ("sh", "dash")
+        return argv.parse(command).argv[0].rpartition("/")[2] in ("sh", "dash", "ash")
     except ValueError:
         return False  # Reported as an error.
 
