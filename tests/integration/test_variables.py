@@ -154,6 +154,23 @@ def test_set_writes_one_place_and_unset_removes_it(
 
 
 @pytest.mark.parametrize(
+    ("name", "readers"), [("level", SERVICE), ("size", SERVICE), ("other", "no published service")]
+)
+def test_the_readers_of_a_variable_are_named(site: Deployment, name: str, readers: str) -> None:
+    """In its definition, in a file, and nowhere."""
+    ctl(site, "set", "other", "1")
+    done = ctl(site, "get", name)
+    assert f"read by {readers}" in done.stderr.splitlines()
+    assert "read by" not in done.stdout
+
+
+def test_set_warns_of_an_untidy_value(site: Deployment) -> None:
+    done = ctl(site, "set", "size", "-", given="s3cret\r")
+    assert "size ends with a carriage return" in done.stdout + done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
     ("given", "value"), [("a b\n", b"a b"), ("a\nb\n", b"a\nb\n"), ("", b""), ("\t", b"\t")]
 )
 def test_a_value_from_standard_input_is_taken_as_it_is(
