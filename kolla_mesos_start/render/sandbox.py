@@ -197,7 +197,8 @@ def syntax_error(error: TemplateSyntaxError) -> str:
             f"unexpected end of template, expected {token}.", f"the tag is not closed: add {written}"
         )
         said = said.replace(token, written)
-    return said.replace("expected token ", "expected ")
+    hint = "{# begins a comment that is not closed: add '#}', or write {% raw %} before it if it is none"
+    return said.replace("expected token ", "expected ").replace("Missing end of comment tag", hint)
 
 
 def _line_of(error: BaseException) -> int:

@@ -89,17 +89,14 @@ def read(source: str) -> Template:
         raise BadTemplate(1, "nested too deep, or a number is too long") from error
 
 
-def shell_lengths(source: str) -> Iterator[int]:
-    """The lines where the `{#` of a shell's `${#name}` begins a comment of jinja2, up to the next `#}`."""
-    before = ""
-    try:
-        for line, kind, value in _ENVIRONMENT.lex(source):
-            if kind == "comment_begin" and before.endswith("$"):
-                yield line
-            before = value
-    except TemplateSyntaxError as error:  # The comment does not end.
-        if before.endswith("$"):
-            yield error.lineno
+def no_comments(source: str) -> Iterator[int]:
+    """The lines where a `{#` that is probably not meant so begins a comment, up to the next `#}`: that of
+    `${#name}` in a shell, `{#NAME}` of Zabbix, or `{#{name}}` in Ruby."""
+    before = last = ""
+    for line, kind, value in _ENVIRONMENT.lex(source):
+        if kind == "comment" and (before.endswith("$") or re.match(r"[\w.]+\}|\{(?![{%])", value)):
+            yield line
+        before, last = last, value
 
 
 def _read(source: str) -> Template:

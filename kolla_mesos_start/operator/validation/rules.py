@@ -38,7 +38,7 @@ from kolla_mesos_start.operator.deployment.findings import (
     in_order,
     located,
 )
-from kolla_mesos_start.operator.deployment.templates import BadTemplate, Template, shell_lengths
+from kolla_mesos_start.operator.deployment.templates import BadTemplate, Template, no_comments
 from kolla_mesos_start.operator.ensemble import services
 from kolla_mesos_start.operator.terminal.suggestions import nearest
 from kolla_mesos_start.operator.validation import checks, unused
@@ -486,12 +486,6 @@ class _OnHost:
             self.issues.append(Issue(ERROR, node, error.reason))
             return
         if text is not None:
-            for line in shell_lengths(text.text) if "${#" in text.text else ():
-                what = (
-                    f"file {file.name}: ${{# begins a comment of jinja2 here, and text is left out up to the"
-                    ' next #}: write {% raw %} before it and {% endraw %} after it, or "template": false'
-                )
-                self.issues.append(Issue(WARNING, node, what, line=line))
             self.check_text(text, node, "")
         elif file.template and data.startswith((b"\xff\xfe", b"\xfe\xff")):
             self.issues.append(
@@ -515,6 +509,13 @@ class _OnHost:
             self.unsure.add(text.label)
             self.issues.append(Issue(ERROR, node, f"{text.label}: {error.reason}", label, line=error.line))
             return ""
+        for line in no_comments(text.text) if "{#" in text.text else ():
+            what = (
+                f"{text.label}: {{# begins a comment of jinja2 here, and text is left out up to the next #}}:"
+                " write {% raw %} before it and {% endraw %} after it"
+                f"{'' if label else ', or template: false for the whole file'}"
+            )
+            self.issues.append(Issue(WARNING, node, what, label, line=line))
         self.check_truths(template, node, label)
         self.check_listed(template, node, text.label, label)
         for line, what in template.slips(self.known):

@@ -75,21 +75,37 @@ FILE = "commands: {one: {command: 'true', files: {run: {dest: /run/a%s}}}}\n"
     [
         ("#!/bin/sh\na=1\necho ${#a}\n# b #}\n", 3),
         ("echo ${#a[@]} {# c #}\n", 1),
+        ("{# c #}\n{#FS.NAME}\n{# c #}\n", 2),
+        ('a "{#{ENV[1]}}" #}\n', 1),
     ],
 )
 def test_the_length_in_a_shell_is_named_as_a_comment(tmp_path: Path, text: str, line: int) -> None:
     (found,) = warnings(tmp_path, FILE % "", text)
-    assert found.startswith(f"{line}: file run: ${{# begins a comment of jinja2 here")
-    assert "{% raw %}" in found and '"template": false' in found
+    assert found.startswith(f"{line}: file run: {{# begins a comment of jinja2 here")
+    assert "{% raw %}" in found and "template: false" in found
 
 
-def test_a_length_whose_comment_has_no_end_is_named_too(tmp_path: Path) -> None:
-    found = warnings(tmp_path, FILE % "", "a\necho ${#a}\n")
-    assert any(each.startswith("2: file run: ${# begins a comment") for each in found), found
+def test_a_comment_without_an_end_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (found,) = warnings(tmp_path, FILE % "", "a\necho ${#a}\n")
+    assert found.startswith(
+        "2: file run: {# begins a comment that is not closed: add '#}', or write {% raw %}"
+    )
+
+
+def test_the_length_in_a_command_is_named_too(tmp_path: Path) -> None:
+    (found,) = warnings(tmp_path, "commands:\n  one:\n    command: |\n      true\n      echo ${#a} #}\n")
+    assert "commands.one.command: {# begins a comment" in found and "template: false" not in found
 
 
 @pytest.mark.parametrize(
-    "text", ["{# a comment #}\n", "{% raw %}${#a}{% endraw %}\n", "a$ {# ${#a} #}\n", "echo $#\n"]
+    "text",
+    [
+        "{# a comment #}\n",
+        "{% raw %}${#a}{% endraw %}\n",
+        "a$ {# ${#a} #}\n",
+        "echo $#\n",
+        "{#{{ a }}#}{#a#}{#- b -#}\n",
+    ],
 )
 def test_a_comment_or_raw_text_is_no_mistake(tmp_path: Path, text: str) -> None:
     assert warnings(tmp_path, FILE % "", text) == []
