@@ -36,7 +36,7 @@ class LogStream:
             # Before its log is read: then its last line is there.
             is_over = container.status is not None
             for line in self._new_lines(container):
-                # A daemon may colour its lines itself, and no more: a link, for example, would be another's.
+                # A daemon may colour its lines. Other sequences, such as links, are shown as text.
                 coloured = Text.from_ansi(NO_COLOUR.sub(r"\\x1b", line))
                 self._console.print(Text.assemble(name, coloured), soft_wrap=True)
             if is_over and self._ended.get(container) != container.started_at:
