@@ -42,8 +42,8 @@ setup(
     python_requires=">=3.9",
     packages=find_packages(include=["kolla_mesos_start", "kolla_mesos_start.*"]),
     package_data={
-        "kolla_mesos_start.operator.kolla_ansible": ["rules.yml", "cluster_definitions/*/*", "plugins/*"],
-        "kolla_mesos_start.operator.timeline": ["*.html", "*.js"],
+        "kolla_mesos_start.kolla_ansible": ["rules.yml", "cluster_definitions/*/*", "plugins/*"],
+        "kolla_mesos_start.ctl.timeline": ["*.html", "*.js"],
     },
     # This is the default. If it is explicit, an editable install is one line in a .pth file, and not an
     # import hook, which would slow down every start of Python, including the agent's.

@@ -117,12 +117,12 @@ def _status(heard: int, timeout: float, argv: Sequence[str]) -> int:
 
 def serve(control: socket.socket) -> None:
     """Fork for each request, until the test process has ended."""
-    import kolla_mesos_start.operator.commands as commands
+    import kolla_mesos_start.ctl.commands as commands
 
     for module in pkgutil.iter_modules(commands.__path__):
         importlib.import_module(f"{commands.__name__}.{module.name}")
     for name in ("deployment.strict_yaml", "deployment.json_schema", "timeline.html_page"):
-        importlib.import_module(f"kolla_mesos_start.operator.{name}")
+        importlib.import_module(f"kolla_mesos_start.ctl.{name}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         request, fds, _, _ = socket.recv_fds(control, 1 << 20, 4)

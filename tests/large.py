@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
+from tests.ctl.trees import one_time
 from tests.instances import INSTANCE_DATA
-from tests.operator_tools.trees import one_time
 
 SERVICES, REPLICAS = 100, 10
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.ctl.directory import formats
 from tests.containers.images import Images
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS
 from tests.examples.openstack import EXAMPLE

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.operator import cli
+from kolla_mesos_start.ctl import cli
 from tests.conftest import Deployment
 
 Texts = Mapping[str, "str | bytes"]

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kolla_mesos_start.operator.local.containers import end_all
-from kolla_mesos_start.operator.local.progress import Size
+from kolla_mesos_start.ctl.up.containers import end_all
+from kolla_mesos_start.ctl.up.progress import Size
 from tests import CHECKOUT
 from tests.processes import command_line, environment, processes, working_directory
 from tests.waiting import eventually

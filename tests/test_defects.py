@@ -1,6 +1,6 @@
 """A defect is reported with its place in the code, but without its message, which may contain a secret.
 
-Here for guard and registrar; `integration/test_endings.py` tests the agent, `operator_tools/test_cli.py` the
+Here for guard and registrar; `integration/test_endings.py` tests the agent, `ctl/test_cli.py` the
 operator's tool.
 """
 

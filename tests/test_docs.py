@@ -19,10 +19,11 @@ from jinja2 import Environment
 from playwright.sync_api import sync_playwright
 
 from kolla_mesos_start import errors, settings
-from kolla_mesos_start.operator.live.cause import KINDS
+from kolla_mesos_start.ctl.live.cause import KINDS
 from kolla_mesos_start.render.context import BUILTIN
 from kolla_mesos_start.render.sandbox import Sandbox
 from tests.attacks import OUTCOMES
+from tests.ctl.timeline.test_html_page_in_browser import CHROMIUM
 from tests.documents import (
     CONTRIBUTING,
     DOCUMENTS,
@@ -34,7 +35,6 @@ from tests.documents import (
     parsed,
     table,
 )
-from tests.operator_tools.timeline.test_html_page_in_browser import CHROMIUM
 from tests.test_house import PACKAGE
 
 ENVIRONMENT, TEMPLATES = "docs/reference/environment.rst", "docs/reference/templates.rst"
@@ -147,7 +147,7 @@ def test_setting_a_variable_to_its_default_changes_nothing(name: str, value: str
 
 
 def test_every_exit_status_has_a_row_that_says_what_to_do() -> None:
-    statuses = {kind.status for kind in errors_of(errors.AgentError) if ".operator." not in kind.__module__}
+    statuses = {kind.status for kind in errors_of(errors.AgentError) if ".ctl." not in kind.__module__}
     found = [
         int(status)
         for cell, meaning, what in table(TROUBLESHOOT, "status")

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.operator.cli import SUBCOMMANDS
+from kolla_mesos_start.ctl.cli import SUBCOMMANDS
 from tests.certificates import Authority
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "kolla_mesos_start"
-OPERATOR = PACKAGE / "operator"
-AGENT = [path for path in sorted(PACKAGE.rglob("*.py")) if OPERATOR not in path.parents]
+TOOLS = ("kolla_mesos_start.ctl", "kolla_mesos_start.kolla_ansible")
+CTL, IMPORTER = PACKAGE / "ctl", PACKAGE / "kolla_ansible"
+OPERATOR = sorted([*CTL.rglob("*.py"), *IMPORTER.rglob("*.py")])
+AGENT = [path for path in sorted(PACKAGE.rglob("*.py")) if path not in OPERATOR]
 NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 # What the operator's tools may have of the agent: what is pure, its log, and its client of ZooKeeper. The
 # stages are for a process that execs.
@@ -34,7 +36,7 @@ SHARED = (
     "kolla_mesos_start.files.regular",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
-    "kolla_mesos_start.operator",
+    *TOOLS,
     "kolla_mesos_start.processes",
     "kolla_mesos_start.report",
     "kolla_mesos_start.render.context",
@@ -109,31 +111,31 @@ DECIDE = (
         "wait/judge",
     ),
     *(
-        "operator/deployment/acl",
-        "operator/live/*cause*",
-        "operator/live/definitions",
-        "operator/live/model",
-        "operator/live/reader",
-        "operator/live/steps",
-        "operator/live/unread",
-        "operator/timeline/report",
-        "operator/timeline/critical_path",
-        "operator/terminal/durations",
-        "operator/deployment/launch",
-        "operator/deployment/container_settings",
-        "operator/manifests/model",
-        "operator/manifests/kubernetes",
-        "operator/manifests/marathon",
-        "operator/manifests/names",
-        "operator/manifests/per_host",
-        "operator/manifests/quadlet",
-        "operator/manifests/compose",
+        "ctl/directory/acl",
+        "ctl/live/*cause*",
+        "ctl/live/definitions",
+        "ctl/live/model",
+        "ctl/live/reader",
+        "ctl/live/steps",
+        "ctl/live/unread",
+        "ctl/timeline/report",
+        "ctl/timeline/critical_path",
+        "ctl/terminal/durations",
+        "ctl/directory/launch",
+        "ctl/directory/container_settings",
+        "ctl/manifests/model",
+        "ctl/manifests/kubernetes",
+        "ctl/manifests/marathon",
+        "ctl/manifests/names",
+        "ctl/manifests/per_host",
+        "ctl/manifests/quadlet",
+        "ctl/manifests/compose",
     ),
 )
 # The folders and modules of the operator's tool, lowest first: each imports only those before it.
 LAYERS = (
-    *("terminal", "deployment", "ensemble", "invocation", "validation", "live", "timeline"),
-    *("manifests", "kolla_ansible", "local", "commands", "cli"),
+    *("terminal", "directory", "zk", "invocation", "validate", "live", "timeline"),
+    *("manifests", "kolla_ansible", "up", "commands", "cli"),
 )
 EFFECTS = {
     "os",
@@ -168,8 +170,8 @@ def imported(path: Path) -> Iterator[str]:
 
 def tool_component(name: str) -> str:
     """The folder or module of the operator's tool that a module belongs to; empty for any other module."""
-    prefix = "kolla_mesos_start.operator."
-    return name[len(prefix) :].partition(".")[0] if name.startswith(prefix) else ""
+    _, folder, *below = f"{name}..".split(".")
+    return folder if folder == "kolla_ansible" else below[0] if folder == "ctl" else ""
 
 
 def is_third_party(name: str) -> bool:
@@ -188,8 +190,9 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def component(name: str) -> str:
-    """The module or folder of our package that has a module; empty text for other packages."""
-    return name.split(".")[1] if name.startswith("kolla_mesos_start.") else ""
+    """The module or folder of our package that has a module: the tool and its importer are one."""
+    found = name.split(".")[1] if name.startswith("kolla_mesos_start.") else ""
+    return "ctl" if found == "kolla_ansible" else found
 
 
 def components() -> dict[str, set[str]]:
@@ -250,12 +253,10 @@ def test_the_definition_imports_nothing_but_records_and_errors(path: Path) -> No
 @pytest.mark.parametrize("path", [*AGENT, ROOT / "bin" / "kolla_mesos_start"], ids=lambda path: path.name)
 def test_the_agent_never_imports_the_operators_tools(path: Path) -> None:
     """They may need packages that no container has."""
-    assert not [name for name in imported(path) if name.startswith((".", "kolla_mesos_start.operator"))]
+    assert not [name for name in imported(path) if name.startswith((".", *TOOLS))]
 
 
-@pytest.mark.parametrize(
-    "path", [*sorted(OPERATOR.rglob("*.py")), ROOT / "bin" / "kolla_mesos_ctl"], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [*OPERATOR, ROOT / "bin" / "kolla_mesos_ctl"], ids=lambda path: path.name)
 def test_the_operators_tools_have_nothing_of_the_agents_stages(path: Path) -> None:
     """Only what is pure, the client of ZooKeeper, and the version."""
     ours = {name for name in imported(path) if name.startswith((".", "kolla_mesos_start."))}
@@ -264,7 +265,7 @@ def test_the_operators_tools_have_nothing_of_the_agents_stages(path: Path) -> No
     assert ours - shared - packages <= {"kolla_mesos_start.__version__"}
 
 
-@pytest.mark.parametrize("path", sorted(OPERATOR.rglob("*.py")), ids=module_name)
+@pytest.mark.parametrize("path", OPERATOR, ids=module_name)
 def test_the_operators_folders_import_only_lower_ones(path: Path) -> None:
     """The order in which the package's docstring lists them; no command imports another one."""
     own = tool_component(module_name(path))
@@ -277,13 +278,13 @@ def test_the_operators_folders_import_only_lower_ones(path: Path) -> None:
 
 def test_every_folder_of_the_operator_has_its_place() -> None:
     """One that is new needs a place in the order, and in the package's docstring."""
-    names = {path.stem for path in OPERATOR.iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert names - {"__init__", "__pycache__"} == set(LAYERS)
-    listed = re.findall(r"^    (\w+)  ", (OPERATOR / "__init__.py").read_text(), re.MULTILINE)
+    names = {path.stem for path in CTL.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert names - {"__init__", "__pycache__"} == set(LAYERS) - {"kolla_ansible"}
+    listed = re.findall(r"^    (\w+)  ", (CTL / "__init__.py").read_text(), re.MULTILINE)
     assert tuple(listed) == LAYERS
 
 
-@pytest.mark.parametrize("folder", [path for path in sorted(OPERATOR.iterdir()) if path.is_dir()], ids=str)
+@pytest.mark.parametrize("folder", [*filter(Path.is_dir, sorted(CTL.iterdir())), IMPORTER], ids=str)
 def test_the_modules_of_a_folder_import_each_other_in_one_direction(folder: Path) -> None:
     """A cycle would make them one module."""
     modules = {module_name(path): set(imported(path)) for path in folder.glob("*.py")}
@@ -291,16 +292,16 @@ def test_the_modules_of_a_folder_import_each_other_in_one_direction(folder: Path
 
 
 # The deployment directory gives these znodes their ACL; a local deployment is not read by others.
-READS_CONTAINERS = {"ensemble/containers", "deployment/acl", "local/local_deployment"}
+READS_CONTAINERS = {"zk/containers", "directory/acl", "up/local_deployment"}
 CONTAINERS_ZNODES = re.compile(
     r"""\.(containers|party)["']|/ready["']|\.party\(|\bBY_AGENTS\b|znodes\.containers|\)\.ready\b|\bat\.ready\b"""
 )
 
 
-@pytest.mark.parametrize("path", sorted(OPERATOR.rglob("*.py")), ids=module_name)
+@pytest.mark.parametrize("path", OPERATOR, ids=module_name)
 def test_one_module_of_the_operator_reads_what_containers_write_while_they_exist(path: Path) -> None:
     """The znodes in `.containers`, `.party` and `ready`."""
-    name = path.relative_to(OPERATOR).with_suffix("").as_posix()
+    name = path.relative_to(CTL if CTL in path.parents else PACKAGE).with_suffix("").as_posix()
     found = CONTAINERS_ZNODES.search(path.read_text(encoding="utf-8"))
     assert (found is not None) == (name in READS_CONTAINERS), found
 
@@ -358,7 +359,7 @@ def test_help_imports_the_module_of_its_command_only(line: str, expected: set[st
     statement = f"""
 import sys
 from contextlib import redirect_stdout, suppress
-from kolla_mesos_start.operator.cli import parser
+from kolla_mesos_start.ctl.cli import parser
 with redirect_stdout(None), suppress(SystemExit):
     parser().parse_args({line.split()})
 """
@@ -366,7 +367,7 @@ with redirect_stdout(None), suppress(SystemExit):
     if not expected:
         assert not loaded & {"kazoo", "jinja2", "rich", "shtab", "yaml", "psutil", "difflib"}
     commands = {listed.place.rpartition(".")[0] for listed in SUBCOMMANDS}
-    named = {name for name in commands if f"kolla_mesos_start.operator.commands.{name}" in loaded}
+    named = {name for name in commands if f"kolla_mesos_start.ctl.commands.{name}" in loaded}
     assert named == expected
 
 

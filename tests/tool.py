@@ -10,8 +10,8 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.operator.ensemble import connection
-from kolla_mesos_start.operator.ensemble.connection import OperatorClient
+from kolla_mesos_start.ctl.zk import connection
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from tests.conftest import Deployment
 from tests.forked_tool import FORKS, can_fork
 from tests.waiting import LIMIT, eventually

@@ -26,10 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from kolla_mesos_start.operator.local import private_zookeeper
-from kolla_mesos_start.operator.local.private_zookeeper import HOST as HOST
-from kolla_mesos_start.operator.local.private_zookeeper import SERVER, ask, configure
-from kolla_mesos_start.operator.local.private_zookeeper import free_port as free_port
+from kolla_mesos_start.ctl.up import private_zookeeper
+from kolla_mesos_start.ctl.up.private_zookeeper import HOST as HOST
+from kolla_mesos_start.ctl.up.private_zookeeper import SERVER, ask, configure
+from kolla_mesos_start.ctl.up.private_zookeeper import free_port as free_port
 from tests.waiting import eventually
 
 S = TypeVar("S", bound="Started")

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from kolla_mesos_start.operator.local.containers import end_all
-from kolla_mesos_start.operator.timeline import critical_path
+from kolla_mesos_start.ctl.timeline import critical_path
+from kolla_mesos_start.ctl.up.containers import end_all
 from tests import CHECKOUT
 from tests.benchmarks.bench import FLOORS, Bench, ratios
 from tests.benchmarks.table import Row

@@ -21,8 +21,8 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
-from kolla_mesos_start.operator.local.containers import end_all, processes_of
-from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.ctl.up.containers import end_all, processes_of
+from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
 from tests.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql, values
 from tests.chaos.run import Link
 from tests.conftest import Deployment

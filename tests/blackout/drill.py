@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
+from kolla_mesos_start.ctl.live.election import CANDIDATE
 from kolla_mesos_start.election.records import FORMED
-from kolla_mesos_start.operator.live.election import CANDIDATE
 from tests.blackout.cluster import RECOVERY, SESSION_TIMEOUT, Cluster
 from tests.blackout.members import HOSTS, SERVICE, sql
 from tests.blackout.writers import CREATE, TABLE, Writer

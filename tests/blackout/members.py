@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jinja2
 import yaml
 
-from kolla_mesos_start.operator.local.containers import end_all, processes_of
+from kolla_mesos_start.ctl.up.containers import end_all, processes_of
 from tests import EXAMPLES
 from tests.examples.keystone import Users
 from tests.examples.openstack import SYSTEM_PATH

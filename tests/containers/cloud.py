@@ -13,7 +13,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local import containers
+from kolla_mesos_start.ctl.up import containers
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Keystone, Users

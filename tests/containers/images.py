@@ -24,8 +24,8 @@ from pathlib import Path
 
 from retrying import retry
 
+from kolla_mesos_start.ctl.up.containers import dies_with_us
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.local.containers import dies_with_us
 from tests import CHECKOUT, pins
 from tests.containers.podman import settings
 from tests.examples.openstack import (

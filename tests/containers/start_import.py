@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.manifests.model import FINAL
-from kolla_mesos_start.operator.manifests.quadlet import AGAIN
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.manifests.model import FINAL
+from kolla_mesos_start.ctl.manifests.quadlet import AGAIN
 from tests import CHECKOUT
 from tests.containers import own_host
 from tests.containers.first_server import Cloud

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.manifests.model import DATA, SECRETS
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.manifests.model import DATA, SECRETS
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman

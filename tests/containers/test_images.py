@@ -198,7 +198,12 @@ def test_the_snippet_opens_one_directory_and_no_more(podman: Podman, images: Ima
 def test_an_image_holds_none_of_the_operators_tools(podman: Podman, images: Images, name: str) -> None:
     """They run outside containers; the agent is there, and no script of theirs is left behind."""
     agent = f"{HOME}/lib/*/site-packages/kolla_mesos_start"
-    patterns = (f"{agent}/__main__.py", f"{agent}/operator*", f"{HOME}/bin/kolla_mesos_*")
+    patterns = (
+        f"{agent}/__main__.py",
+        f"{agent}/ctl*",
+        f"{agent}/kolla_ansible*",
+        f"{HOME}/bin/kolla_mesos_*",
+    )
     paths = " -o ".join(f"-path '{pattern}'" for pattern in patterns)
     found = podman.output(images.agent(name), "sh", "-c", f"find {HOME} {paths}").split()
     assert [path.rpartition("/")[2] for path in sorted(found)] == ["kolla_mesos_start", "__main__.py"]

@@ -25,9 +25,9 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment import directory, formats
-from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory import directory, formats
+from kolla_mesos_start.ctl.validate.rules import validate
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
@@ -195,7 +195,7 @@ def test_the_policy_has_each_status_of_the_agent() -> None:
     causes = [
         each
         for each in subclasses(errors.AgentError)
-        if each is not errors.Stopped and ".operator." not in each.__module__
+        if each is not errors.Stopped and ".ctl." not in each.__module__
     ]
     found = statuses(JOB)
     assert found.keys() == {"FailJob", "Ignore", "Count"}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli
+from kolla_mesos_start.ctl import cli
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.kube import Cluster, Document, decision

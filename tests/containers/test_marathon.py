@@ -24,8 +24,8 @@ import pytest
 import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory import formats
 from tests import CHECKOUT
 from tests.conftest import Deployment, connected
 from tests.containers.images import Images

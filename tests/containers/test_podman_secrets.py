@@ -16,8 +16,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment.directory import read
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory.directory import read
 from tests import CHECKOUT, documents
 from tests.conftest import Deployment
 from tests.containers.images import Images

@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 import pytest
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment.directory import read
-from kolla_mesos_start.operator.manifests import quadlet
-from kolla_mesos_start.operator.manifests.model import DATA, FINAL, SECRETS, Model, Site, build
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory.directory import read
+from kolla_mesos_start.ctl.manifests import quadlet
+from kolla_mesos_start.ctl.manifests.model import DATA, FINAL, SECRETS, Model, Site, build
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.containers.images import SUITE, Images
 from tests.containers.podman import Container, Podman
+from tests.ctl.manifests.test_manifests import LAUNCH, model
+from tests.ctl.manifests.test_manifests import site as odd_site
 from tests.examples.openstack import kept, run
 from tests.launching import directory, free_ports
-from tests.operator_tools.manifests.test_manifests import LAUNCH, model
-from tests.operator_tools.manifests.test_manifests import site as odd_site
 from tests.waiting import eventually
 
 ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(

@@ -22,8 +22,8 @@ from urllib.error import HTTPError
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment import directory
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory import directory
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.containers.cloud import UIDS

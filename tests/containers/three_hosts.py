@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from kolla_mesos_start.operator import cli
+from kolla_mesos_start.ctl import cli
 from tests import CHECKOUT
 from tests.containers.imported import ImportedImages
 from tests.containers.podman import Container, Podman

@@ -78,7 +78,7 @@ class WholeImages(ImportedImages):
     def __init__(self, cache: Path, say: Say) -> None:
         super().__init__(cache, say)
         # The operator's tool is removed from the image.
-        sources = [path for path in agent_sources() if "operator" not in path.parts]
+        sources = [path for path in agent_sources() if not {"ctl", "kolla_ansible"} & set(path.parts)]
         files = (Path(__file__), *OVERRIDES, RECIPE / "repos.yaml", pins.AGENT, *sources)
         self._kolla += hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 

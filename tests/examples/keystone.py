@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.local.private_zookeeper import HOST, free_port
+from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
+from kolla_mesos_start.ctl.up.private_zookeeper import HOST, free_port
 from tests.examples.openstack import EXAMPLE
 
 MARIADB = "infra/mariadb/mariadb"

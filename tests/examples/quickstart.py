@@ -17,9 +17,9 @@ from typing import Callable
 
 import yaml
 
+from kolla_mesos_start.ctl.up.private_zookeeper import free_port
+from kolla_mesos_start.ctl.up.up import STOP_SIGNALS
 from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.operator.local.private_zookeeper import free_port
-from kolla_mesos_start.operator.local.up import STOP_SIGNALS
 from tests.examples import openstack, whole
 from tests.examples.keystone import API, HOSTS, MARIADB, Secrets, Users, url, values
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.directory import Service
+from kolla_mesos_start.ctl.validate.rules import known_graph
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, Dependency, Members
-from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.deployment.directory import Service
-from kolla_mesos_start.operator.validation.rules import known_graph
 from kolla_mesos_start.tree.znodes import Znodes
 from tests import EXAMPLES
 from tests.examples.openstack import WHOLE

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.operator.deployment import directory
 from tests import EXAMPLES
 
 EXAMPLE = EXAMPLES / "quickstart"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.local.directory_up import plan
-from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.up.directory_up import plan
+from kolla_mesos_start.ctl.validate.rules import validate
 from tests import CHECKOUT
 from tests.examples import whole
 

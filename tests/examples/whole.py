@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from kolla_mesos_start.operator.deployment.secret_values import MAKERS
-from kolla_mesos_start.operator.local.private_zookeeper import free_port
+from kolla_mesos_start.ctl.directory.secret_values import MAKERS
+from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests.examples.keystone import Users
 from tests.examples.openstack import WHOLE
 

@@ -17,8 +17,8 @@ from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local.containers import AGENT, LocalContainer, processes_of
-from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
+from kolla_mesos_start.ctl.up.containers import AGENT, LocalContainer, processes_of
+from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
 from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines

@@ -24,8 +24,8 @@ import psutil
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.local.containers import LocalContainer
-from kolla_mesos_start.operator.timeline import critical_path
+from kolla_mesos_start.ctl.timeline import critical_path
+from kolla_mesos_start.ctl.up.containers import LocalContainer
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.examples.openstack import EXAMPLE
 from tests.functional.cloud import Cloud, health, kill, stop

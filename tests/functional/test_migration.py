@@ -16,9 +16,9 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local.containers import LocalContainer
-from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
-from kolla_mesos_start.operator.local.private_zookeeper import free_port
+from kolla_mesos_start.ctl.up.containers import LocalContainer
+from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
+from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests import EXAMPLES
 from tests.examples import openstack
 from tests.examples.keystone import MARIADB, Users

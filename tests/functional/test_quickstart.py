@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.local.progress import Size
+from kolla_mesos_start.ctl.up.progress import Size
 from tests import CHECKOUT
 from tests.examples.keystone import API, issue_token, url, validate_token
 from tests.quickstarts import Quickstart, checkout_in

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.deployment.directory import Deployment
+from kolla_mesos_start.ctl.directory.directory import Deployment
 from tests.arrangement import section
 from tests.functional.test_loadbalancer import HAPROXY, WEB, Edge, Load, load, running
 from tests.waiting import eventually

@@ -17,7 +17,7 @@ import yaml
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from kolla_mesos_start.operator.ensemble.publisher import Counts
+from kolla_mesos_start.ctl.zk.publisher import Counts
 from tests.arrangement import section
 from tests.conftest import Deployment, connected
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED, TASKS

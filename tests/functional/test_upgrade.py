@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local.containers import LocalContainer
+from kolla_mesos_start.ctl.up.containers import LocalContainer
 from tests.arrangement import section
 from tests.examples.keystone import API, url
 from tests.functional.cloud import health, stop

@@ -22,8 +22,8 @@ from typing import Callable, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local.containers import LocalContainer
-from kolla_mesos_start.operator.local.private_zookeeper import free_port
+from kolla_mesos_start.ctl.up.containers import LocalContainer
+from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests.conftest import Deployment
 from tests.examples.keystone import API, HOSTS, issue_token, url, validate_token
 from tests.examples.openstack import SYSTEM_PATH, UPGRADE

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
+from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.operator.deployment import formats
 
 T = TypeVar("T")
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start.ctl.directory import acl, formats, instances, launch, strict_yaml
+from kolla_mesos_start.ctl.directory.findings import DataSource
+from kolla_mesos_start.ctl.zk import services
+from kolla_mesos_start.ctl.zk.connection import recorded as plan_recorded
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.operator.deployment import acl, formats, instances, launch, strict_yaml
-from kolla_mesos_start.operator.deployment.findings import DataSource
-from kolla_mesos_start.operator.ensemble import services
-from kolla_mesos_start.operator.ensemble.connection import recorded as plan_recorded
+from tests.ctl.directory.test_kolla_mesos import FILES
+from tests.ctl.sources import findings
 from tests.fuzz.inputs import (
     BYTES,
     FAST,
@@ -26,8 +28,6 @@ from tests.fuzz.inputs import (
     published,
     seeded,
 )
-from tests.operator_tools.deployment.test_kolla_mesos import FILES
-from tests.operator_tools.sources import findings
 
 YAML = [path.read_bytes() for path in published("*.yml") if "kubernetes" not in path.parts]
 TOKENS = [

@@ -8,9 +8,9 @@ from typing import Any
 
 from kazoo.protocol.states import ZnodeStat
 
+from kolla_mesos_start.ctl.zk import containers
+from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.model import Command, Dependency
-from kolla_mesos_start.operator.ensemble import containers
-from kolla_mesos_start.operator.ensemble.view import View
 from kolla_mesos_start.tree import members, states
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of

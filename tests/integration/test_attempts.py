@@ -11,13 +11,13 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
+from kolla_mesos_start.ctl.zk.token_floor import keep_tokens
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.operator.ensemble.token_floor import keep_tokens
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes

@@ -29,17 +29,18 @@ import yaml
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl_credential
 
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.findings import ERROR
+from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment import directory
-from kolla_mesos_start.operator.deployment.findings import ERROR
-from kolla_mesos_start.operator.kolla_ansible import facts, rules
-from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.kolla_ansible import facts, rules
 from kolla_mesos_start.tree.znodes import Znodes
 from tests import secured
 from tests.agents import Containers
 from tests.conftest import Deployment
+from tests.ctl import sources
 from tests.documents import (
     CONTRIBUTING,
     DOCUMENTS,
@@ -55,7 +56,6 @@ from tests.documents import (
     literals,
     table,
 )
-from tests.operator_tools import sources
 from tests.publishing import publish
 from tests.quickstarts import copy_tests
 from tests.tool import tool

@@ -16,14 +16,14 @@ from typing import Any, Callable, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.ctl.cli import parser
+from kolla_mesos_start.ctl.commands import elect
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live.mirror import Mirror
+from kolla_mesos_start.ctl.live.model import LiveDeployment
+from kolla_mesos_start.ctl.zk import elections
+from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient, Unanswered
 from kolla_mesos_start.election.records import Override
-from kolla_mesos_start.operator.cli import parser
-from kolla_mesos_start.operator.commands import elect
-from kolla_mesos_start.operator.ensemble import elections
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile, OperatorClient, Unanswered
-from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live.mirror import Mirror
-from kolla_mesos_start.operator.live.model import LiveDeployment
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper.client import Outage
 from tests import lossy_proxy

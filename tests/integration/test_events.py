@@ -16,11 +16,11 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl_credential
 
-from kolla_mesos_start.operator.terminal.user import operator
+from kolla_mesos_start.ctl.terminal.user import operator
 from tests.agents import Containers
 from tests.conftest import Deployment
+from tests.ctl.trees import container, definition
 from tests.instances import INSTANCE_DATA
-from tests.operator_tools.trees import container, definition
 from tests.publishing import publish, write_files
 from tests.sites import Site
 from tests.tool import TOOL, ctl, environ, tool

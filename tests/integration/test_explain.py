@@ -10,15 +10,15 @@ from contextlib import ExitStack
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.cli import parser
-from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live import causes
-from kolla_mesos_start.operator.live.mirror import mirror
+from kolla_mesos_start.ctl.cli import parser
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live import causes
+from kolla_mesos_start.ctl.live.mirror import mirror
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
+from tests.ctl.trees import definition, one_time
 from tests.instances import Site
 from tests.large import fill
-from tests.operator_tools.trees import definition, one_time
 from tests.publishing import publish
 from tests.tool import run_ctl, tool
 from tests.waiting import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from tests.conftest import Deployment
-from tests.operator_tools.trees import definition, one_time
+from tests.ctl.trees import definition, one_time
 from tests.publishing import publish
 from tests.tool import tool
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start.ctl.directory import formats, source
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.deployment import formats, source
-from kolla_mesos_start.operator.kolla_ansible import (
+from kolla_mesos_start.kolla_ansible import (
     environment,
     facts,
     importing,
@@ -24,7 +24,7 @@ from kolla_mesos_start.operator.kolla_ansible import (
     recording,
     rules,
 )
-from kolla_mesos_start.operator.kolla_ansible.recording import CannotRecord, Request, Task
+from kolla_mesos_start.kolla_ansible.recording import CannotRecord, Request, Task
 from tests import CHECKOUT
 from tests.arrangement import say
 from tests.kolla_ansible import oracle, sites

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.operator.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
+from kolla_mesos_start.kolla_ansible.importing import Site
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.kolla_ansible.asleep import put_to_sleep

@@ -22,9 +22,9 @@ from tests import CHECKOUT
 from tests.agents import Containers
 from tests.benchmarks.counting import Line, Request
 from tests.conftest import Deployment
+from tests.ctl.trees import definition
 from tests.instances import INSTANCE_DATA
 from tests.link import Link
-from tests.operator_tools.trees import definition
 from tests.publishing import publish
 from tests.tool import TOOL, environ, tool
 from tests.waiting import eventually

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.ensemble import publication
-from kolla_mesos_start.operator.ensemble.connection import OperatorClient
-from kolla_mesos_start.operator.ensemble.publication import Busy, LockLost, ZnodeChange
+from kolla_mesos_start.ctl.zk import publication
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.ctl.zk.publication import Busy, LockLost, ZnodeChange
 from kolla_mesos_start.tree.publication import PublicationMark
 from tests import sites
 from tests.agents import Containers

@@ -24,7 +24,7 @@ from typing import Any, Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local.progress import TOP, Size
+from kolla_mesos_start.ctl.up.progress import TOP, Size
 from tests.conftest import Deployment
 from tests.quickstarts import Quickstart, checkout_in
 from tests.waiting import eventually

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.security import make_digest_acl_credential
 
-from kolla_mesos_start.operator.local import private_zookeeper
+from kolla_mesos_start.ctl.up import private_zookeeper
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected
 from tests.instances import Site

@@ -15,10 +15,10 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.recipe.lock import Lock
 from kazoo.security import make_acl
 
-from kolla_mesos_start.operator.cli import parser
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
-from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live import one_time
+from kolla_mesos_start.ctl.cli import parser
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live import one_time
+from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from kolla_mesos_start.tree.states import Detail
 from tests import lossy_proxy
 from tests.agents import Containers

@@ -23,8 +23,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
 
-from kolla_mesos_start.operator.deployment.acl import Plan
-from kolla_mesos_start.operator.ensemble import acls, connection
+from kolla_mesos_start.ctl.directory.acl import Plan
+from kolla_mesos_start.ctl.zk import acls, connection
 from kolla_mesos_start.settings import parse
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.agents import Agent, Containers

@@ -13,9 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 from rich.console import Console
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.deployment import formats, secrets_file
-from kolla_mesos_start.operator.deployment.source import Source
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory import formats, secrets_file
+from kolla_mesos_start.ctl.directory.source import Source
 from tests.conftest import Deployment
 from tests.integration.test_publish import DEFINITION, publish
 from tests.publishing import write_files

@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
+from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.errors import NoConnection
-from kolla_mesos_start.operator.ensemble import connection
 from kolla_mesos_start.settings import parse
 from kolla_mesos_start.zookeeper.identity import GRANT
 from tests.agents import Agent, Containers

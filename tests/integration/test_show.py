@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.operator.local.containers import processes_of
+from kolla_mesos_start.ctl.up.containers import processes_of
 from tests import show
 from tests.conftest import Deployment
 from tests.integration.test_status import Screen

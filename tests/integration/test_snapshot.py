@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.ensemble import archive, connection, restoration, snapshots, status_records
-from kolla_mesos_start.operator.ensemble.connection import ChangedMeanwhile
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.zk import archive, connection, restoration, snapshots, status_records
+from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site

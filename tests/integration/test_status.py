@@ -20,14 +20,14 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from kolla_mesos_start.operator.cli import parser
-from kolla_mesos_start.operator.invocation import Invocation
-from kolla_mesos_start.operator.live.mirror import mirror
+from kolla_mesos_start.ctl.cli import parser
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live.mirror import mirror
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
+from tests.ctl.trees import container, definition
 from tests.instances import INSTANCE_DATA, Site
 from tests.large import fill
-from tests.operator_tools.trees import container, definition
 from tests.publishing import publish
 from tests.tool import TOOL, environ, run_ctl, tool
 from tests.waiting import eventually

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Containers
 from tests.conftest import Deployment
-from tests.operator_tools.trees import one_time
+from tests.ctl.trees import one_time
 from tests.publishing import publish
 from tests.tool import run_ctl, tool
 from tests.waiting import eventually

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator import cli
+from kolla_mesos_start.ctl import cli
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.integration.test_one_time import Site

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.local.containers import processes_of
+from kolla_mesos_start.ctl.up.containers import processes_of
 from tests.conftest import Deployment
 from tests.guarded import state
 from tests.link import Link

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from tests.agents import Containers, restarted
 from tests.conftest import Deployment
-from tests.operator_tools.trees import definition, one_time
+from tests.ctl.trees import definition, one_time
 from tests.publishing import publish
 from tests.tool import TOOL, environ, run_ctl, tool
 

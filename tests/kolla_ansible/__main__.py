@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kolla_mesos_start.operator.deployment import formats, source
-from kolla_mesos_start.operator.kolla_ansible import environment, facts, importing
+from kolla_mesos_start.ctl.directory import formats, source
+from kolla_mesos_start.kolla_ansible import environment, facts, importing
 from tests import CHECKOUT
 from tests.kolla_ansible import oracle, sites
 from tests.kolla_ansible.installed import NEWEST, RELEASES

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.operator.deployment import formats
+from kolla_mesos_start.ctl.directory import formats
 from tests import CHECKOUT
 from tests.waiting import eventually
 

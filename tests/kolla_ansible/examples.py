@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kolla_mesos_start.operator.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.recording import Task
 
 CONFIG = "/etc/kolla"
 

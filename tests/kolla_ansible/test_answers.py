@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.deployment import formats
-from kolla_mesos_start.operator.kolla_ansible import playbooks, recording, rules
-from kolla_mesos_start.operator.kolla_ansible.playbooks import PLUGINS
+from kolla_mesos_start.kolla_ansible import playbooks, recording, rules
+from kolla_mesos_start.kolla_ansible.playbooks import PLUGINS
 from tests.kolla_ansible.examples import Recorder
 
 TABLE: Any = formats.document((PLUGINS / "answers.yml").read_bytes())

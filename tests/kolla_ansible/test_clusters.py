@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
+from kolla_mesos_start.ctl.commands.importing import CannotImport, refuse
+from kolla_mesos_start.ctl.directory import directory as deployments
+from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.commands.importing import CannotImport, refuse
-from kolla_mesos_start.operator.deployment import directory as deployments
-from kolla_mesos_start.operator.kolla_ansible import clusters, containers, directory, facts, importing, rules
-from kolla_mesos_start.operator.kolla_ansible.importing import Site
-from kolla_mesos_start.operator.kolla_ansible.recording import Task
-from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.kolla_ansible import clusters, containers, directory, facts, importing, rules
+from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible.recording import Task
 from tests import CHECKOUT
 from tests.kolla_ansible import oracle
 from tests.kolla_ansible.examples import CONFIG, Recorder

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.commands.importing import CannotImport
 from kolla_mesos_start.errors import BadUsage, CannotWrite
-from kolla_mesos_start.operator import cli
-from kolla_mesos_start.operator.commands.importing import CannotImport
-from kolla_mesos_start.operator.kolla_ansible import environment
+from kolla_mesos_start.kolla_ansible import environment
 from tests import CHECKOUT
 from tests.kolla_ansible import fake_ansible
 from tests.kolla_ansible.fake_ansible import FACTS

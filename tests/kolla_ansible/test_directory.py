@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start.ctl.directory import directory as deployments
 from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotWrite
-from kolla_mesos_start.operator.deployment import directory as deployments
-from kolla_mesos_start.operator.kolla_ansible import directory
-from kolla_mesos_start.operator.kolla_ansible.emitted import Emitted
+from kolla_mesos_start.kolla_ansible import directory
+from kolla_mesos_start.kolla_ansible.emitted import Emitted
 
 KEY = "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.operator.kolla_ansible import facts, stand_ins
+from kolla_mesos_start.kolla_ansible import facts, stand_ins
 
 FILE = "hosts: {ctl-1: {address: 192.0.2.11, interface: br-ex, cpus: 4, memory: 8192}}\n"
 CACHED = {

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kolla_mesos_start.operator.kolla_ansible import containers, graph, rules
-from kolla_mesos_start.operator.kolla_ansible.graph import Edge, Graph, Places
+from kolla_mesos_start.kolla_ansible import containers, graph, rules
+from kolla_mesos_start.kolla_ansible.graph import Edge, Graph, Places
 from tests.kolla_ansible.examples import CONFIG, Recorder
 
 OWN, VIRTUAL = "198.18.1.1", "198.18.1.2"

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from kolla_mesos_start.operator.kolla_ansible import hosts, importing, lift
-from kolla_mesos_start.operator.kolla_ansible.facts import HostFacts
-from kolla_mesos_start.operator.kolla_ansible.hosts import OWN_HOST, OWN_HOSTNAME, OwnNames
-from kolla_mesos_start.operator.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible import hosts, importing, lift
+from kolla_mesos_start.kolla_ansible.facts import HostFacts
+from kolla_mesos_start.kolla_ansible.hosts import OWN_HOST, OWN_HOSTNAME, OwnNames
+from kolla_mesos_start.kolla_ansible.importing import Site
 from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.operator.kolla_ansible import lift
-from kolla_mesos_start.operator.kolla_ansible.lift import Lifter, Unlifted
-from kolla_mesos_start.operator.kolla_ansible.stand_ins import StandIns
+from kolla_mesos_start.kolla_ansible import lift
+from kolla_mesos_start.kolla_ansible.lift import Lifter, Unlifted
+from kolla_mesos_start.kolla_ansible.stand_ins import StandIns
 from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 from tests.kolla_ansible.examples import Recorder

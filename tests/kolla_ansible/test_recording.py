@@ -17,7 +17,7 @@ sys.exit(tool.returncode)
 """
 INTERRUPTED = """
 import subprocess, time
-from kolla_mesos_start.operator.kolla_ansible import recording
+from kolla_mesos_start.kolla_ansible import recording
 
 recording.KILL_TIMEOUT = 0.5
 ansible = subprocess.Popen(["sh", "-c", "setsid sleep 600 & echo; wait"], stdout=subprocess.PIPE, text=True)

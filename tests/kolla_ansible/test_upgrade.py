@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from kolla_mesos_start.operator.deployment import directory as deployments
-from kolla_mesos_start.operator.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.operator.kolla_ansible.importing import Site
-from kolla_mesos_start.operator.kolla_ansible.recording import Task
-from kolla_mesos_start.operator.validation.rules import validate
+from kolla_mesos_start.ctl.directory import directory as deployments
+from kolla_mesos_start.ctl.validate.rules import validate
+from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
+from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible.recording import Task
 from tests.kolla_ansible.examples import Recorder
 
 HOSTS = ("ctl-1", "ctl-2")

@@ -22,9 +22,9 @@ import psutil
 import yaml
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
+from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
 from kolla_mesos_start.definition.forms import LOCAL
-from kolla_mesos_start.operator.local.containers import LocalContainer, processes_of
-from kolla_mesos_start.operator.local.local_deployment import LocalDeployment
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.functional.cloud import noting

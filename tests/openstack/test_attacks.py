@@ -14,7 +14,7 @@ from typing import Callable
 import psutil
 import pytest
 
-from kolla_mesos_start.operator.local.containers import processes_of
+from kolla_mesos_start.ctl.up.containers import processes_of
 from tests.conftest import connected
 from tests.link import Link
 from tests.openstack.deployment import OpenStack

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.operator.live import explanation
-from kolla_mesos_start.operator.live.mirror import Mirror
-from kolla_mesos_start.operator.live.reader import DeploymentReader
+from kolla_mesos_start.ctl.live import explanation
+from kolla_mesos_start.ctl.live.mirror import Mirror
+from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import connected
 from tests.openstack.deployment import OpenStack

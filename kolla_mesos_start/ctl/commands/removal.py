@@ -1,0 +1,231 @@
+"""`kolla_mesos_ctl remove` and `reset`: remove a service, or the records of containers.
+
+Asks for confirmation and refuses unsafe removals. `ensemble.removal` removes the znodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
+from kolla_mesos_start.ctl.terminal.confirmation import DECLINED, add_yes
+from kolla_mesos_start.ctl.validate import dependents
+from kolla_mesos_start.ctl.zk import (
+    acls,
+    elections,
+    event_record,
+    hosts,
+    publication,
+    published,
+    services,
+    status_records,
+)
+from kolla_mesos_start.ctl.zk.publication import Held
+from kolla_mesos_start.ctl.zk.removal import (
+    InUse,
+    Tree,
+    forget,
+    listed,
+    parts_of,
+    places_of,
+    remove,
+    remove_dead,
+    remove_service,
+    status_tree,
+    who_is_there,
+)
+from kolla_mesos_start.ctl.zk.status_records import State
+from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.errors import AgentError
+from kolla_mesos_start.tree.publication import RESTORE
+from kolla_mesos_start.tree.znodes import Znodes
+
+
+class Needed(AgentError):
+    """Other services depend on it."""
+
+    status = 1
+
+
+def run_remove(invocation: Invocation) -> int:
+    """Remove a service with its definition, variables, files and records."""
+    services.check_name(invocation.options.service)
+    with publication.locked(invocation.client, invocation.require_deployment()):
+        return _remove(invocation)
+
+
+def _remove(invocation: Invocation) -> int:
+    client, given = invocation.client, invocation.options.service
+    znodes, parts = parts_of(client, invocation.require_deployment()._replace(service_name=given))
+    name = znodes.service_name
+    owners = [path for path, owner in status_records.roles(client, znodes).items() if owner == name]
+    found = status_records.states(client, znodes, owners)
+    places = places_of(znodes, [name], found)
+    if znodes.owner(GLOBAL, znodes.role) in owners:
+        places += elections.places(znodes, znodes.role)
+        _print_members(invocation, znodes)
+    tree = Tree(znodes, [*parts, *owners], places, [name], [znodes.definition])
+    _require_no_dependents(invocation, znodes)
+    if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
+        return DECLINED
+    count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
+    event_record.append(client, znodes, "remove", [name], services=[name])
+    print(f"removed {name} from {znodes.deployment}: {count} znodes")
+    return 0
+
+
+def _print_members(invocation: Invocation, znodes: Znodes) -> None:
+    """Say that the record of an election is removed too."""
+    members = elections.members(invocation.client, znodes).get(znodes.role)
+    if members:
+        what = f"the record of its election is removed too (members: {', '.join(members)})"
+        invocation.err.print(f"{what}: the next election trusts the data of every host")
+
+
+def run_reset(invocation: Invocation) -> int:
+    """Remove the records of containers, of all or of some hosts; published znodes stay."""
+    if invocation.options.host or invocation.options.absent_hosts:
+        return _run_reset_hosts(invocation)
+    with publication.locked(invocation.client, invocation.require_deployment()) as lock:
+        return _reset(invocation, lock)
+
+
+def _reset(invocation: Invocation, lock: Held) -> int:
+    client = invocation.client
+    znodes = invocation.require_deployment()
+    found = status_records.states(client, znodes, status_records.roles(client, znodes))
+    tree = status_tree(client, znodes, found)
+    what = f"remove all records of the containers of {znodes.deployment}"
+    if not _may_go(invocation, tree, what, found):
+        return DECLINED
+    count = remove(client, tree, force=invocation.options.force)
+    for role in elections.roots(client, znodes):
+        count += remove_dead(client, elections.places(znodes, role))
+    event_record.append(client, znodes, "reset")
+    is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
+    if is_half:
+        lock.begin()  # The restore can't be continued, and definitions may be missing.
+    then = "publish again: a restore has not finished" if is_half else "its services are published as before"
+    print(f"reset {znodes.deployment}: {count} znodes; {then}")
+    if elected := sorted(elections.members(client, znodes)):
+        print(f"kept the records of elections, which belong to the data of the hosts: {', '.join(elected)}")
+    return 0
+
+
+def _run_reset_hosts(invocation: Invocation) -> int:
+    """Remove the records of some hosts, those of each host in one step."""
+    client, options = invocation.client, invocation.options
+    znodes = invocation.require_deployment()
+    found = hosts.read(client, znodes)
+    there = hosts.there(client, znodes, found)
+    kept = acls.made(client, znodes)
+    trees = {
+        name: Tree(znodes, [f"{znodes.status}/{name}", *found.marks.get(name, ())], (), (), kept=kept)
+        for name in (hosts.named(found, options.host) if options.host else hosts.absent(found, there))
+    }
+    names = [name for name, tree in trees.items() if listed(client, tree, force=True)]
+    if not names:
+        everywhere = f"every host of {znodes.deployment} with records has a container"
+        print(f"there are no records of {', '.join(trees)}" if trees else everywhere)
+        return 0
+    _require_nobody(invocation, hosts.in_use(there, names))
+    _print_again(invocation, [state for state in found.states if state.scope in names])
+    for line in hosts.counted_less(found, names, services.definitions(client, znodes).values()):
+        invocation.err.print(line)
+    which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
+    if not invocation.confirmed(f"remove the records of {which}"):
+        return DECLINED
+    if not options.force:  # A container may have started during the question.
+        _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
+    for name in names:
+        print(
+            f"removed the records of {name}: {forget(client, trees[name], options.force)} znodes", flush=True
+        )
+    event_record.append(client, znodes, "reset", names)
+    return 0
+
+
+def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
+    """Needed, unless --force is given, names the services that depend on this one."""
+    nodes = published.nodes(invocation.client, znodes)
+    names = dependents.dependents(nodes, znodes, invocation.given)
+    if names and not invocation.options.force:
+        what = f"these services depend on {znodes.service_name}: {', '.join(names)}"
+        raise Needed(f"{what}; remove them or their dependencies first; nothing was changed")
+    if names:
+        invocation.err.print(f"their next containers will wait for {znodes.service_name}: {', '.join(names)}")
+
+
+def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
+    """Whether the operator confirms. InUse names containers that exist, unless --force is given."""
+    _require_nobody(invocation, who_is_there(invocation.client, tree))
+    _print_again(invocation, found)
+    return invocation.confirmed(what)
+
+
+def _require_nobody(invocation: Invocation, there: str) -> None:
+    if there and not invocation.options.force:
+        raise InUse(f"{there}: stop them first; nothing was changed")
+    if there:
+        invocation.err.print(f"{there}: running commands are killed and restarted; daemons keep running")
+
+
+def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
+    again = [state.name for state in status_records.done(invocation.client, found)]
+    if again:
+        names = ", ".join(sorted(again))
+        invocation.err.print(f"these completed commands will run again: {names}")
+
+
+def _add_answers(parser: argparse.ArgumentParser, force: str) -> None:
+    add_yes(parser)
+    parser.add_argument("--force", action="store_true", help=force)
+
+
+def _add_remove(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
+    )
+    _add_answers(parser, "even if it has containers or other services depend on it; asks anyway")
+
+
+REMOVE = Subcommand(
+    description="""\
+Remove a service: its definition, variables and files, and the records of its containers and of its election.
+Asks for confirmation first. The status is 1, and nothing is changed, while the service has containers or
+other services depend on it.
+""",
+    example="kolla_mesos_ctl remove openstack/keystone/keystone-api",
+    add_arguments=_add_remove,
+    run=run_remove,
+)
+
+
+def _add_reset(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--host", metavar="H", action="append", help="only the records of this host; may be repeated"
+    )
+    which.add_argument(
+        "--absent-hosts", action="store_true", help="only the records of hosts that have no container now"
+    )
+    _add_answers(parser, "even if there are containers; asks anyway")
+
+
+RESET = Subcommand(
+    description="""\
+Remove all records of the deployment's containers: every one-time command runs again. Published znodes stay,
+and so do the records of elections (members and last decision): they belong to the data on the hosts' disks.
+Asks for confirmation first. The status is 1, and nothing is changed, while there are containers.
+
+With --host or --absent-hosts, remove only the records of hosts that are gone, for example of pods, each of
+which is a host without NODE_NAME. If such a host comes back, commands that run once on each host run there
+again. A dependency that counts the hosts on which a command has succeeded (`count`) may become unsatisfied.
+The host remains a member of elections: see `elect --forget`. A host that has lost its connection to ZooKeeper
+looks absent.
+""",
+    example="kolla_mesos_ctl reset --absent-hosts --deployment site",
+    add_arguments=_add_reset,
+    run=run_reset,
+)

@@ -1,0 +1,97 @@
+"""What is secret, and must not be printed. Pure.
+
+A variable is secret if its name says so or if it is declared: in secrets.yml, in the file of --secrets, or in
+acl.yml, which gives it to some services only. A text is hidden as far as it holds the value of such a
+variable, or looks like a secret; a private key is hidden completely.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Set
+from difflib import unified_diff
+from urllib.parse import quote
+
+from kolla_mesos_start.ctl.directory.directory import VARIABLES
+
+HIDDEN = "***"
+_WORDS = r"(?:pass(?:word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?"
+_NAME = re.compile(rf"(?i){_WORDS}($|[_-])")
+_FILE = re.compile(rf"(?i)({_WORDS}|keyring|keytab|htpasswd|pgpass)$")
+# The text after such a name in a file or a definition, unless it is a template or a path.
+_BESIDE = re.compile(
+    rf"(?i)({_WORDS}[\"']?\s*[:=]\s*)"
+    r"(?:(?P<quote>[\"'])(?![{/\[\s])(?:\\.|(?!(?P=quote)).)+|(?![\"'{/\[\s])[^\s\"',]+)"
+)
+# Also of each further host, as in transport_url.
+_IN_URL = re.compile(r"((?:://|,)[^\s:/@{},]+:)(?![{])[^\s/@]+@")
+_PRIVATE_KEY = re.compile(rb"PRIVATE KEY( BLOCK)?-----")
+LEAST = 4  # characters: shorter values would be masked everywhere
+
+
+def is_variable(node: str) -> bool:
+    """Whether the znode holds the value of a variable."""
+    return VARIABLES in node.split("/")[:-1]
+
+
+def is_secret(node: str, declared: Set[str] = frozenset()) -> bool:
+    """Whether the variable with this name, or in this znode, is secret."""
+    name = node.rpartition("/")[2]
+    return name in declared or bool(_NAME.search(name))
+
+
+class Mask:
+    """Hides the secrets of the given variables in any text, and text that looks like a secret.
+
+    `declared` are names of variables that are secret whatever their names say.
+    """
+
+    def __init__(self, *variables: Mapping[str, bytes], declared: Set[str] = frozenset()) -> None:
+        self._declared = declared
+        values = (
+            data.decode(errors="replace").strip()
+            for nodes in variables
+            for node, data in nodes.items()
+            if is_variable(node) and is_secret(node, declared)
+        )
+        found = {text for value in values for text in _forms(value) if len(text) >= LEAST}
+        longest_first = sorted(found, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def hide(self, text: str) -> str:
+        """The text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        return _IN_URL.sub(rf"\1{HIDDEN}@", _BESIDE.sub(rf"\1\g<quote>{HIDDEN}", text))
+
+    def value(self, node: str, data: bytes | None) -> str | None:
+        """The value of a variable."""
+        if data is None:
+            return None
+        is_hidden = is_secret(node, self._declared) or _PRIVATE_KEY.search(data)
+        return HIDDEN if is_hidden else self.hide(data.decode(errors="replace"))
+
+    def lines(self, node: str, before: bytes | None, after: bytes) -> Iterator[str]:
+        """The different lines of a file or a definition, in the format of `diff -u`."""
+        if any(_PRIVATE_KEY.search(data or b"") for data in (before, after)):
+            yield "a private key, and not shown"
+            return
+        if _FILE.search(node):
+            yield "secret by its name, and not shown"
+            return
+        try:
+            old, new = (data.decode().splitlines() for data in (before or b"", after))
+        except UnicodeDecodeError:
+            yield "not text, and not shown"
+            return
+        # Hidden after the comparison: otherwise a line would not differ if only its secret does.
+        for line in list(unified_diff(old, new, lineterm="", n=1))[2:]:
+            yield self.hide(line)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A secret as it stands in other texts: its lines, also in JSON and in URLs."""
+    for line in map(str.strip, value.splitlines()):
+        yield from (line, json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1], quote(line, ""))
+    yield json.dumps(value)[1:-1]

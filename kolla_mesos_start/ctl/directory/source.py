@@ -1,0 +1,211 @@
+"""Reads the deployment that a command line names: a directory, and the values that replace its own.
+
+All commands that take DIR share these arguments and read DIR once. `load` chooses the layout
+(ours or kolla-mesos's), adds the values of the command line, and generates the secrets that have no value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kolla_mesos_start.ctl.directory import acl, directory, formats, kolla_mesos, secret_values
+from kolla_mesos_start.ctl.directory.directory import (
+    MAX_DATA,
+    SECRETS,
+    VARIABLES,
+    Contents,
+    Deployment,
+    Given,
+    is_znode_name,
+)
+from kolla_mesos_start.ctl.directory.findings import (
+    ERROR,
+    DataSource,
+    Finding,
+    Issue,
+    from_parser,
+    located,
+)
+from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.errors import BadDefinition, BadUsage
+
+
+class Source(NamedTuple):
+    """A deployment as it was read. Every secret has a value.
+
+    `name` is the deployment's name, and `unreadable` says what could not be read. `given` are the variables
+    of KOLLA_VARIABLES_DIR. Variables in `hidden` are declared as secret. Of the secrets, `generated` have
+    a new value and `kept` a published one; the others are in DIR, in a file or on the command line.
+    `undeclared` are variables of the file of --secrets that DIR does not name.
+    """
+
+    name: str
+    deployment: Deployment
+    unreadable: Sequence[Finding] = ()
+    given: Mapping[str, str] = MappingProxyType({})
+    hidden: frozenset[str] = frozenset()
+    generated: Contents = MappingProxyType({})
+    kept: Contents = MappingProxyType({})
+    undeclared: frozenset[str] = frozenset()
+
+    def with_published(self, nodes: Contents) -> Source:
+        """Replace generated secrets by published ones: running services use those."""
+        places = {name: f"{VARIABLES}/{name}" for name in self.generated}
+        kept = {name: nodes[node] for name, node in places.items() if node in nodes}
+        generated = {name: value for name, value in self.generated.items() if name not in kept}
+        variables = {**self.deployment.variables, **kept}
+        return self._replace(
+            deployment=self.deployment._replace(variables=variables), kept=kept, generated=generated
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add DIR, and the options for values that replace those in it."""
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the deployment's directory")
+    parser.add_argument(
+        "--variables-from",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a YAML mapping of names to values, which replace the deployment's in DIR; may be repeated",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="set one value; replaces those of files. Not for secrets: all users can read a command line",
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="FILE",
+        type=Path,
+        help="a YAML mapping of names to values, which replace those in DIR. `publish` and `up` create"
+        " it, and add the secrets that they generate for DIR's secrets.yml",
+    )
+
+
+def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = MappingProxyType({})) -> Source:
+    """Read DIR and the values of the command line for the deployment `name`.
+
+    NotThere if there is no such directory; BadUsage if it may not be read.
+    """
+    root: Path = options.directory
+    if not root.is_dir():
+        raise NotThere(f"{root} is not a directory: give the directory of a deployment, which has services/")
+    try:
+        chosen = _chosen(options)
+        deployment, findings, added = _read(root, chosen, name)
+        plan, sources, wrong = _acl(root)
+    except OSError as error:
+        raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
+    file = str(options.secrets) if options.secrets is not None else None
+    of_file = frozenset(variable for variable, each in chosen.items() if each.source.file == file)
+    generated = secret_values.generate(deployment, given)
+    variables = {**deployment.variables, **generated}
+    deployment = deployment._replace(variables=variables, acl=plan, sources={**deployment.sources, **sources})
+    hidden = of_file.union(deployment.secrets, given, plan.variables if plan else ())
+    return Source(name, deployment, [*findings, *wrong], given, hidden, generated, undeclared=of_file & added)
+
+
+def _read(
+    root: Path, chosen: Mapping[str, Given], name: str
+) -> tuple[Deployment, Sequence[Finding], Set[str]]:
+    """Read the layout of the directory; also returns the names of `chosen` that our layout does not have."""
+    if kolla_mesos.is_one(root):
+        return *kolla_mesos.look(root, chosen, name), frozenset()
+    deployment, findings = directory.look(root)
+    added = chosen.keys() - deployment.variables.keys() - deployment.secrets.keys()
+    values = {name: each.value.encode() for name, each in chosen.items()}
+    sources = {f"{VARIABLES}/{name}": each.source for name, each in chosen.items()}
+    return (
+        deployment._replace(
+            variables={**deployment.variables, **values}, sources={**deployment.sources, **sources}
+        ),
+        findings,
+        added,
+    )
+
+
+def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequence[Finding]]:
+    """Read acl.yml if there is one; also returns what is wrong in it."""
+    found = [path for path in sorted(root.iterdir()) if formats.is_file(acl.FILE, path)]
+    if not found:
+        return None, {}, ()
+    path, *others = found
+    if others:
+        message = f"{path.name} exists too: keep one of them"
+        return None, {}, [Finding(ERROR, others[0].name, None, message)]
+    formats.check_link(path, root)
+    try:
+        plan, issues = acl.parse(formats.values(path))
+    except BadDefinition as error:
+        return None, {}, [from_parser(path.name, issue) for issue in error.issues]
+    sources = {acl.NODE: DataSource(path.name, read=path.read_bytes)}
+    wrong = (Issue(ERROR, acl.NODE, f"{label}: {issue}", label) for label, issue in issues)
+    return plan, sources, located(wrong, sources)
+
+
+def _chosen(options: argparse.Namespace) -> dict[str, Given]:
+    """The variables of the command line; the last value of a name counts."""
+    found: dict[str, Given] = {}
+    if options.secrets is not None:
+        _check_secrets(options.secrets, options.directory)
+        # Publishing creates it.
+        found.update(_from_file(options.secrets, nested=True) if os.path.lexists(options.secrets) else ())
+    for path in options.variables_from:
+        found.update(_from_file(path))
+    for text in options.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise BadUsage(f"--set: expected NAME=VALUE, found no = after {name!r}")
+        found[_checked("--set", name, value)] = Given(value, DataSource("--set"))
+    return found
+
+
+def _check_secrets(file: Path, root: Path) -> None:
+    """Refuse a part of DIR: kinds would become values, or a value would be in two places."""
+    parts = (root / f"{stem}{end}" for stem in (SECRETS, VARIABLES) for end in formats.SUFFIXES)
+    if os.path.realpath(file) in map(os.path.realpath, parts):
+        raise BadUsage(f"--secrets {file}: it is a part of {root}: give another file")
+
+
+def _from_file(path: Path, *, nested: bool = False) -> Iterator[tuple[str, Given]]:
+    """The values of a file. `nested`: as in kolla-ansible's passwords.yml, a mapping has several of them."""
+    if not path.is_file():
+        raise NotThere(f"{path} is not a file")
+    try:
+        values = formats.values(path)
+    except BadDefinition as error:
+        raise BadUsage(f"{path}: {'; '.join(error.issues)}") from error
+    named = {name: (name, value) for name, value in values.items()}
+    if nested:
+        named = {label: each for (label, _), each in zip(flattened(values, "."), flattened(values))}
+    for label, (name, value) in named.items():
+        text = formats.text(value)
+        if text is None:
+            raise BadUsage(f"{path}: {name}: expected a single value, found a list or a mapping")
+        yield _checked(str(path), name, text), Given(text, DataSource(str(path), label, path.read_bytes))
+
+
+def flattened(values: Mapping[str, object], separator: str = "_") -> Iterator[tuple[str, object]]:
+    """The values of a mapping and of the mappings in it, whose names are joined."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}{separator}{key}", each) for key, each in flattened(value, separator))
+        else:
+            yield name, value
+
+
+def _checked(where: str, name: str, value: str) -> str:
+    if not is_znode_name(name):
+        raise BadUsage(f"{where}: {name!r} can't be the name of a variable: expected printable characters")
+    if len(value.encode()) > MAX_DATA:
+        raise BadUsage(f"{where}: {name}: longer than ZooKeeper allows ({MAX_DATA} bytes)")
+    return name

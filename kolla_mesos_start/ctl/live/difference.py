@@ -1,0 +1,176 @@
+"""What publishing a directory would change, and which containers would then run something older.
+
+What belongs here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and its output. `changes` finds
+the differences, and hides secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from kolla_mesos_start.ctl.directory import changes, directory
+from kolla_mesos_start.ctl.directory.changes import CREATED, Change, shortened
+from kolla_mesos_start.ctl.directory.directory import VARIABLES, Deployment
+from kolla_mesos_start.ctl.directory.findings import counted, refuse
+from kolla_mesos_start.ctl.directory.secrecy import Mask, is_variable
+from kolla_mesos_start.ctl.directory.source import Source
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live import outdated
+from kolla_mesos_start.ctl.live.outdated import OutdatedContainer
+from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.zk import publication, published, services
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.ctl.zk.published import Nodes
+from kolla_mesos_start.ctl.zk.publisher import check_chroot
+from kolla_mesos_start.tree.znodes import Znodes
+
+FEW = 3  # values of single hosts that are listed
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+class Difference(NamedTuple):
+    """All differences. `only_prune` would be removed by --prune, `kept` would not, because it has
+    containers. `users` are the services whose templates use a variable that --prune would remove."""
+
+    changed: Sequence[Change]
+    only_prune: Sequence[str]
+    users: Mapping[str, Sequence[str]]
+    kept: Sequence[str]
+    running_old: Sequence[OutdatedContainer]
+    mask: Mask
+
+
+def run(invocation: Invocation, source: Source) -> int:
+    """0 if publishing would change nothing, else 1. With --prune (of `publish --dry-run`) a removal is a
+    change too."""
+    prune: bool = getattr(invocation.options, "prune", False)
+    refuse(source.unreadable)
+    znodes = _paths(invocation)
+    mark = publication.interrupted(invocation.client, znodes)
+    if mark:
+        invocation.err.print(f"warning: {mark.problem}")
+    before = published.nodes(invocation.client, znodes)
+    deployment = source.with_published(before).deployment
+    found = difference(
+        invocation.client, znodes, deployment, before, source.hidden | invocation.client.restricted
+    )
+    if invocation.as_json:
+        invocation.print_json(_as_json(found))
+    else:
+        _print(invocation, found, prune)
+    return 1 if found.changed or mark or (prune and found.only_prune) else 0
+
+
+def _paths(invocation: Invocation) -> Znodes:
+    """The paths of the deployment. It may not exist yet; say so, because its name may be a typo."""
+    check_chroot(invocation.client, invocation.settings)
+    try:
+        return invocation.require_deployment()
+    except NotThere as error:
+        invocation.err.print(f"{error.reason}: everything is new")
+        return invocation.znodes
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def difference(
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, declared: Set[str]
+) -> Difference:
+    """What publishing the directory would change. Variables that are `declared` as secret are hidden."""
+    after = {**directory.nodes(deployment), **directory.definitions(deployment)}
+    changed = changes.changes(before, after)
+    removals, kept = published.prunable(client, znodes, before, deployment)
+    only_prune = removals.written(before)
+    users = {node: _users(node, deployment) for node in only_prune if is_variable(node)}
+    old = outdated.outdated(client, znodes, deployment, before, (change.node for change in changed))
+    return Difference(changed, only_prune, users, kept, old, Mask(before, after, declared=declared))
+
+
+def _users(node: str, deployment: Deployment) -> list[str]:
+    """The services whose templates use the variable at a node."""
+    place, _, name = node.rpartition("/")
+    return [
+        service.name
+        for service in directory.enabled(deployment)
+        if (place == VARIABLES or f"{place}/".startswith(f"{service.name}/{VARIABLES}/"))
+        and name in services.used_variables(service.definition, service.files)
+    ]
+
+
+# -- printing -------------------------------------------------------------------------------------
+
+
+def _as_json(found: Difference) -> Any:
+    return {
+        "changes": [_change_as_json(each, found.mask) for each in found.changed],
+        "only_prune": found.only_prune,
+        "kept": found.kept,
+        "running_old": [
+            {
+                "service": each.service,
+                "host": each.container.host,
+                "state": each.container.stage,
+                "generation": each.container.generation,
+                "needed": each.needed or None,
+                "follows": each.follows,
+            }
+            for each in found.running_old
+        ],
+    }
+
+
+def _change_as_json(change: Change, mask: Mask) -> Any:
+    shown: dict[str, Any] = {"change": change.kind, "path": change.node}
+    if change.is_variable:
+        before, after = mask.value(change.node, change.before), mask.value(change.node, change.after)
+        return {**shown, "before": before, "after": after}
+    return {**shown, "diff": list(mask.lines(*change))}
+
+
+def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
+    say = invocation.out.print
+    for change in found.changed:
+        for line in _lines(change, found.mask):
+            say(Text(line, COLOURS.get(line.strip()[:1], "")))
+    for words in _removals(found):
+        removal = f"would remove {words}"
+        say(Text(removal, "red") if prune else Text(f"only with --prune: {removal}", "dim"))
+    for service in found.kept:
+        say(Text(f"not even with --prune: {service}, which has containers", "dim"))
+    outdated.show(invocation.out, found.running_old)
+    created = sum(change.kind == CREATED for change in found.changed)
+    removed = counted(len(found.only_prune), "znode")
+    more = (f", {removed} to remove" if prune else f", {removed} only --prune would remove") * bool(
+        found.only_prune
+    )
+    say(f"{created} to create, {len(found.changed) - created} to update{more}")
+
+
+def _removals(found: Difference) -> list[str]:
+    """The nodes, with the services that use them; many values of single hosts in one line."""
+    nodes = found.only_prune
+    values = {node: node.rsplit("/", 3) for node in nodes if f"/{VARIABLES}/" in node.rpartition("/")[0]}
+    if len(values) <= FEW:
+        return [_used(node, found.users.get(node)) for node in nodes]
+    owners, _, _, names = (", ".join(dict.fromkeys(parts)) for parts in zip(*values.values()))
+    of_hosts = f"{len(values)} values of single hosts of {owners}: {names}"
+    return [*(_used(node, found.users.get(node)) for node in nodes if node not in values), of_hosts]
+
+
+def _used(node: str, users: Sequence[str] | None) -> str:
+    return f"{node}, which is used by {', '.join(users)}" if users else node
+
+
+def _lines(change: Change, mask: Mask) -> Iterable[str]:
+    verb = "would create" if change.kind == CREATED else "would update"
+    if not change.is_variable:
+        return [f"{verb} {change.node}", *(f"    {shortened(line)}" for line in mask.lines(*change))]
+    after = shortened(mask.value(change.node, change.after) or "", repr)
+    if change.before is None:
+        return [f"{verb} {change.node}: {after}"]
+    before = shortened(mask.value(change.node, change.before) or "", repr)
+    return [f"{verb} {change.node}: {before} -> {after}"]

@@ -1,0 +1,370 @@
+"""The election of a service: who takes part, who is missing, and what keeps it from a decision.
+
+Pure: `queries` returns what must be read, `live_election` what it means. The verdict is that of the agent's
+own `election.decide`, from the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Callable, NamedTuple, TypeVar, Union
+
+from kolla_mesos_start.ctl.zk import containers
+from kolla_mesos_start.ctl.zk.containers import Container
+from kolla_mesos_start.ctl.zk.view import View
+from kolla_mesos_start.definition.forms import LOCAL
+from kolla_mesos_start.definition.model import Election
+from kolla_mesos_start.election import decide, records, words
+from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
+from kolla_mesos_start.election.records import BadRecord
+from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+
+T = TypeVar("T")
+Verdict = Union[Wait, Refused, Elected]
+
+READY, REFUSED, ELECTING = "ready", "refused", "electing"  # of an election
+NOT_FORMED = "not formed"  # the cluster, before the first decision
+CANDIDATE, MISSING, ABSENT, NOT_READY = "candidate", "missing", "not a candidate", "not ready"  # of a host
+
+
+class ElectionHost(NamedTuple):
+    """One host. `part` is CANDIDATE, `starting`, READY or NOT_READY (its daemon runs), ABSENT (its container
+    is no candidate yet), or MISSING.
+
+    `position` is as printed; None if it is unknown. `member`: its state as a member; None if it is none.
+    `since`: when it became a candidate, or its daemon was started (seconds since the epoch); for a missing
+    host when it was last seen, None if never. `reason`: what its container reports, or how it ended.
+    `refused`: why it may not take part; empty if it may.
+    """
+
+    host: str
+    part: str
+    position: str | None
+    member: str | None
+    since: float | None
+    reason: str = ""
+    refused: str = ""
+
+
+class LiveElection(NamedTuple):
+    """The election of a daemon. `snapshot` is what is recorded, `verdict` what follows from it for all.
+
+    `last_exit`: how the winner's last start ended; empty if that was not recorded.
+    """
+
+    snapshot: Snapshot
+    verdict: Verdict
+    hosts: tuple[ElectionHost, ...]
+    last_exit: str = ""
+
+    @property
+    def ready(self) -> list[str]:
+        """The hosts whose daemon is ready."""
+        return [each.host for each in self.hosts if each.part == READY]
+
+    @property
+    def candidates(self) -> list[ElectionHost]:
+        return [each for each in self.hosts if each.part == CANDIDATE]
+
+    @property
+    def winner_ended(self) -> int:
+        """How often in a row the winner has ended before it was ready."""
+        decision = self.snapshot.decision
+        if decision is None or decision.state != records.BOOTSTRAPPING:
+            return 0
+        return decision.attempts - (decision.winner in self.snapshot.running)
+
+    @property
+    def failures(self) -> str:
+        """How often the winner has ended, in a sentence; empty if it has not."""
+        decision, count = self.snapshot.decision, self.winner_ended
+        if decision is None or not count:
+            return ""
+        how = "won once and ended" if count == 1 else f"won {count} times and ended each time"
+        last = f"; its last exit: {self.last_exit}" if self.last_exit else ""
+        return f"{printable(decision.winner)} {how} before it was ready{last}"
+
+    @property
+    def since(self) -> float | None:
+        """Since when a host has been waiting for a decision (seconds since the epoch)."""
+        return min((each.since for each in self.candidates if each.since is not None), default=None)
+
+    @property
+    def missing(self) -> list[ElectionHost]:
+        """The members without a container that the decision waits for."""
+        if self.ready or self.state == records.BOOTSTRAPPING:
+            return []
+        override = self.snapshot.valid_override
+        without = set(map(printable, override.without)) if override else set()
+        absent = [each for each in self.hosts if each.part == MISSING and each.member]
+        return [each for each in absent if each.host not in without]
+
+    @property
+    def unknown(self) -> int:
+        """How many more hosts it waits for, whose names are unknown."""
+        is_missing = isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING
+        absent = sum(each.part == ABSENT and each.member is None for each in self.hosts)
+        return max(0, self.verdict.count - absent) if is_missing and isinstance(self.verdict, Wait) else 0
+
+    @property
+    def refused(self) -> list[str]:
+        """Each refusal in a sentence: that of the decision, and those of single hosts."""
+        return self._refusals(self.verdict)
+
+    @property
+    def refused_alone(self) -> list[str]:
+        """The same, without the hosts that are missing too."""
+        verdict = self.verdict
+        return self._refusals(verdict._replace(missing=()) if isinstance(verdict, Refused) else verdict)
+
+    def _refusals(self, verdict: Verdict) -> list[str]:
+        whole = [_words(verdict, self.snapshot)] if isinstance(verdict, Refused) else []
+        return list(dict.fromkeys([*whole, *(each.refused for each in self.hosts if each.refused)]))
+
+    @property
+    def state(self) -> str:
+        """In one word what is going on."""
+        if self.ready:
+            return READY
+        if self.refused:
+            return REFUSED
+        is_starting = isinstance(self.verdict, Wait) and self.verdict.code == decide.STARTS
+        return records.BOOTSTRAPPING if is_starting else ELECTING
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is missing or refused: the cluster runs, or is being bootstrapped."""
+        is_decided = isinstance(self.verdict, Elected) or self.state == records.BOOTSTRAPPING
+        return bool(self.ready or is_decided) and not self.refused
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether a host waits, starts, or is refused."""
+        return bool(self.candidates or self.refused or (self.snapshot.running and not self.ready))
+
+    @property
+    def progress(self) -> str:
+        """How far it has come, in a few words."""
+        if self.refused:
+            return "; ".join(self.refused)
+        return f"{self.stage}; missing {self.missing_hosts}" if self.missing_hosts else self.stage
+
+    @property
+    def stage(self) -> str:
+        """How many candidates there are while hosts are missing, or else `text`."""
+        is_missing = isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING
+        return f"{len(self.candidates)} of {self.snapshot.wanted} candidates" if is_missing else self.text
+
+    @property
+    def missing_hosts(self) -> str:
+        """The hosts that the decision waits for; empty if there are none."""
+        names = [each.host for each in self.missing]
+        if self.unknown:
+            hosts = "host" if self.unknown == 1 else "hosts"
+            names.append(f"{self.unknown} {'more ' if names else ''}{hosts} that never took part")
+        return ", ".join(names)
+
+    @property
+    def text(self) -> str:
+        """What happens now, or what it waits for, in a sentence."""
+        if self.ready:
+            return f"ready on {', '.join(self.ready)}"
+        if isinstance(self.verdict, Elected):
+            return _words(Wait(decide.OTHER, (self.verdict.winner,)), self.snapshot)
+        return _words(self.verdict, self.snapshot)
+
+
+# -- what is read -----------------------------------------------------------------------------------------
+
+
+def queries(znodes: Znodes, election: Election, view: View) -> Iterator[Query]:
+    """What must be read to know an election. Grows with what is found."""
+    at = znodes.election
+    yield from map(data_of, (at.turn, at.decision, at.override))
+    for place in (at.running, at.candidates, at.members):
+        yield children_of(place)
+        yield from (data_of(f"{place}/{host}") for host in view.names(place))
+    # The last sign of a host that is missing.
+    for host in {*view.hosts(znodes.status, znodes.role), *view.names(at.members)}:
+        yield from map(data_of, _signs(znodes._replace(host=host), election))
+
+
+def _signs(znodes: Znodes, election: Election) -> list[str]:
+    """What the containers on a host write at each start."""
+    states = [znodes.command(LOCAL, election.position).state, containers.daemon(znodes, LOCAL).state]
+    return [znodes.ended, *states]
+
+
+# -- what it means ----------------------------------------------------------------------------------------
+
+
+def live_election(
+    znodes: Znodes, election: Election, existing: Sequence[Container], ended: Mapping[str, str], view: View
+) -> LiveElection:
+    """The election, once all `queries` are answered. `ended`: how the last start on each host failed."""
+    ready = sorted({each.host for each in existing if each.ready})
+    try:
+        found = snapshot(znodes, election.members, ready, view)
+        verdict: Verdict = _verdict(found)
+    except BadRecord as error:
+        turn = view.znode(znodes.election.turn)
+        found = Snapshot(election.members, turn.stat.version if turn else 0, ready=ready)
+        return LiveElection(found, Refused(decide.BAD_RECORD, (str(error),)), ())
+    hosts = _Hosts(znodes, election, found, existing, ended, view)
+    last_exit = ended.get(found.decision.winner, "").removeprefix("ended: ") if found.decision else ""
+    return LiveElection(found, verdict, tuple(hosts.all()), last_exit)
+
+
+def _verdict(found: Snapshot) -> Verdict:
+    """As `judge` has it, but while a winner starts, that is what everybody waits for."""
+    decision = found.decision
+    if decision and decision.state == records.BOOTSTRAPPING and decision.winner in found.running:
+        return Wait(decide.STARTS, (decision.winner,))
+    return decide.judge(found)
+
+
+def snapshot(znodes: Znodes, wanted: int, ready: Sequence[str], view: View) -> Snapshot:
+    """What is recorded. Raises BadRecord."""
+    at = znodes.election
+    turn = view.znode(at.turn)
+    return Snapshot(
+        wanted=wanted,
+        turn=turn.stat.version if turn else 0,
+        decision=_one(at.decision, view, records.decode_decision),
+        members=_below(at.members, view, records.decode_member),
+        candidates=_candidates(at.candidates, view),
+        running=_below(at.running, view, records.decode_running, view.held(at.running)),
+        override=_one(at.override, view, records.decode_override),
+        ready=ready,
+    )
+
+
+def _one(path: str, view: View, decode: Callable[[str, bytes], T]) -> T | None:
+    znode = view.znode(path)
+    return decode(path, znode.data) if znode and znode.data else None
+
+
+def _candidates(place: str, view: View) -> dict[str, records.Candidate]:
+    """As agents have it, without those that are invalid."""
+    found = {}
+    for host in view.held(place):
+        with suppress(BadRecord):
+            found.update(_below(place, view, records.decode_candidate, [host]))
+    return found
+
+
+def _below(
+    place: str, view: View, decode: Callable[[str, bytes], T], hosts: Sequence[str] | None = None
+) -> dict[str, T]:
+    names = view.names(place) if hosts is None else hosts
+    znodes = {host: view.znode(f"{place}/{host}") for host in names}
+    return {host: decode(f"{place}/{host}", znode.data) for host, znode in znodes.items() if znode}
+
+
+def _words(verdict: Wait | Refused, found: Snapshot) -> str:
+    """As agents say it. The names of hosts are those of znodes."""
+    return printable(words.describe(verdict, found))
+
+
+class _Hosts:
+    """Describes the hosts of one election."""
+
+    def __init__(
+        self,
+        znodes: Znodes,
+        election: Election,
+        found: Snapshot,
+        existing: Sequence[Container],
+        ended: Mapping[str, str],
+        view: View,
+    ) -> None:
+        self.znodes, self.election, self.found, self.view = znodes, election, found, view
+        self.existing = {each.host: each for each in existing if each.is_live}
+        self.ended = ended
+
+    def all(self) -> Iterator[ElectionHost]:
+        """The hosts that take part, should, or have a container."""
+        found = self.found
+        without = found.valid_override.without if found.valid_override else ()
+        for host in sorted({*found.members, *found.candidates, *found.running, *self.existing, *without}):
+            member = found.members.get(host)
+            if host in found.candidates:
+                one = self.candidate(host)
+            elif host in found.running:
+                one = self.running(host)
+            elif host in self.existing:
+                one = self.absent(host)
+            else:
+                one = self.missing(host)
+            yield one._replace(host=printable(host), member=member.state if member else None)
+
+    def candidate(self, host: str) -> ElectionHost:
+        position = str(self.found.candidates[host].position)
+        own: Verdict | Join = decide.decide(self.found, host)
+        whole = not (self.found.running or self.found.ready) and own == decide.judge(self.found)
+        refused = _words(own, self.found) if isinstance(own, Refused) and not whole else ""
+        since = _made(self.view.znode(self.znodes.election.candidate(host)))
+        return ElectionHost(host, CANDIDATE, position, None, since, refused=refused)
+
+    def running(self, host: str) -> ElectionHost:
+        decision = self.found.decision
+        position = decision.positions.get(host) if decision else None
+        container = self.existing.get(host)
+        reason = container.reason if container and not container.ready else ""
+        since = _made(self.view.znode(self.znodes.election.runner(host)))
+        # Its record stays `ready` when it is no longer ready.
+        was_ready = self.found.running[host].state == records.READY
+        part = READY if host in self.found.ready else NOT_READY if was_ready else records.STARTING
+        return ElectionHost(host, part, position, None, since, reason)
+
+    def absent(self, host: str) -> ElectionHost:
+        container = self.existing[host]
+        part = READY if container.ready else ABSENT
+        return ElectionHost(host, part, None, None, container.since, container.reason)
+
+    def missing(self, host: str) -> ElectionHost:
+        znodes = map(self.view.znode, _signs(self.znodes._replace(host=host), self.election))
+        member = self.view.znode(self.znodes.election.member(host))
+        since = max((each.stat.mtime / 1000 for each in (*znodes, member) if each), default=None)
+        return ElectionHost(host, MISSING, None, None, since, self.ended.get(host, ""))
+
+
+def _made(znode: Znode | None) -> float | None:
+    return znode.stat.ctime / 1000 if znode else None
+
+
+# -- for programs -----------------------------------------------------------------------------------------
+
+
+def as_data(election: LiveElection) -> dict[str, Any]:
+    """The election for a program."""
+    found, verdict = election.snapshot, election.verdict
+    decision, override = found.decision, found.valid_override
+    is_elected = isinstance(verdict, Elected)
+    return {
+        "state": election.state,
+        "text": election.text,
+        "code": None if election.ready or isinstance(verdict, Elected) else verdict.code,
+        "cluster": decision.state if decision else NOT_FORMED,
+        "epoch": decision.epoch if decision else 0,
+        "winner": decision.winner if decision else None,
+        "group": decision.group if decision else None,
+        "winner_ended": election.winner_ended,
+        "wanted": found.wanted,
+        "elected": verdict.winner if is_elected and isinstance(verdict, Elected) else None,
+        "missing": [each.host for each in election.missing],
+        "unknown": election.unknown,
+        "refused": election.refused,
+        "since": election.since,
+        "override": override and {key: value for key, value in override._asdict().items() if value},
+        "hosts": [_host_data(each) for each in election.hosts],
+    }
+
+
+def _host_data(each: ElectionHost) -> dict[str, Any]:
+    is_missing = each.part == MISSING
+    times = {"since": None if is_missing else each.since, "last_seen": each.since if is_missing else None}
+    return {**each._asdict(), **times}

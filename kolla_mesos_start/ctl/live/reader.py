@@ -1,0 +1,275 @@
+"""Reads a running deployment from ZooKeeper as one record. No agent is asked.
+
+Pure: `queries` returns what must be read, which grows with what is found; `deployment` makes the record.
+`mirror` does the reading. The parts are made by `definitions` (what is published), `ensemble.containers`
+(which containers exist), `unread` (what these have not read) and `steps` (commands and daemons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from kolla_mesos_start.ctl.live import election, steps
+from kolla_mesos_start.ctl.live.definitions import Definitions, PublishedDefinition
+from kolla_mesos_start.ctl.live.model import (
+    EndedStart,
+    GoneContainer,
+    LiveDeployment,
+    LiveService,
+    Publication,
+)
+from kolla_mesos_start.ctl.live.steps import hosts_of
+from kolla_mesos_start.ctl.live.unread import Unread
+from kolla_mesos_start.ctl.zk import containers
+from kolla_mesos_start.ctl.zk.containers import Container, text
+from kolla_mesos_start.ctl.zk.services import is_service_part
+from kolla_mesos_start.ctl.zk.view import View, walk
+from kolla_mesos_start.definition.forms import ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.publication import unfinished
+from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
+from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
+
+MAX_HOST = 253  # characters of a host's name
+PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
+
+
+class DeploymentReader:
+    """Reads one deployment, as often as needed. What is published is parsed only after a change."""
+
+    def __init__(self, znodes: Znodes, given: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`znodes` are those of the deployment, of no service; `given` are variables of containers only."""
+        self.znodes = znodes
+        self.definitions = Definitions(given)
+        self._unread = Unread(znodes, given.keys())
+        self._generations: states.Published = {}
+        self._inputs: tuple[object, object] = (None, None)
+
+    # -- what must be read --------------------------------------------------------------------------
+
+    def queries(self, view: View) -> set[Query]:
+        """What must still be read. Call it again when that is read, until nothing is left."""
+        self._unread.look(view)
+        found = set(view.kept("tree", None, lambda: _missing(self._tree_queries(view), view)))
+        for znodes in self.services(view):
+            found.update(
+                view.kept(
+                    ("queries", znodes.service_name),
+                    self._unread.shared,
+                    lambda own=znodes: _missing(self._service_queries(own, view), view),  # type: ignore[misc]
+                )
+            )
+        return found
+
+    def _service_queries(self, znodes: Znodes, view: View) -> Iterator[Query]:
+        yield from self.definitions.queries(znodes, view)
+        yield from containers.queries(znodes, view)
+        published = self.definitions.find(znodes, view)
+        if published.graph:
+            existing = containers.containers(znodes, view)
+            yield from steps.queries(znodes, published.graph, existing, view)
+            daemon = published.graph.daemon
+            if daemon and daemon.election:
+                yield from election.queries(znodes, daemon.election, view)
+            yield from self._unread.queries(znodes, published.graph, existing, view)
+            yield from _gone_queries(znodes, published, len(existing), view)
+
+    def _tree_queries(self, view: View) -> Iterator[Query]:
+        """The services, the hosts, the roles on each, and how starts ended there."""
+        for path in self._walk(view):
+            yield children_of(path)
+            if path != self.znodes.deployment:
+                yield data_of(path)
+        yield from self._unread.shared_queries(view)
+        yield data_of(self.znodes.publication)
+        mark = self.znodes.publication
+        yield children_of(mark)
+        yield from (data_of(f"{mark}/{name}") for name in view.names(mark))
+        yield children_of(self.znodes.status)
+        for scope in view.names(self.znodes.status):
+            yield children_of(f"{self.znodes.status}/{scope}")
+            for role in view.names(f"{self.znodes.status}/{scope}"):
+                path = f"{self.znodes.status}/{scope}/{role}"
+                if scope == GLOBAL:
+                    yield data_of(path)
+                else:
+                    yield children_of(path)
+                    if ENDED in view.names(path):
+                        yield data_of(f"{path}/{ENDED}")
+
+    def _walk(self, view: View) -> list[str]:
+        """The paths of the deployment, and of everything that may be a service or lead to one."""
+        return list(walk(view.level, [self.znodes.deployment], is_service_part))
+
+    def services(self, view: View) -> Sequence[Znodes]:
+        """The znodes of each service: of a definition, or of anything that belongs to one."""
+        return view.kept("services", None, lambda: sorted(self._services(view)))
+
+    def _services(self, view: View) -> Iterator[Znodes]:
+        for path in self._walk(view)[1:]:
+            own = self.znodes._replace(service_name=path[len(self.znodes.deployment) + 1 :])
+            znode = view.znode(path)
+            is_service = (znode and znode.data.strip()) or PARTS.intersection(view.names(path))
+            if is_service or path in view.denied:
+                yield own
+
+    # -- what it means --------------------------------------------------------------------------------
+
+    def deployment(self, view: View) -> LiveDeployment:
+        """The deployment, once all `queries` are answered."""
+        self._unread.look(view)
+        services = self.services(view)
+        generations = dict(each for znodes in services for each in self._generations_of(znodes, view))
+        if generations != self._generations:
+            self._generations = generations
+        if self._inputs[0] is not self._unread.shared or self._inputs[1] is not self._generations:
+            self._inputs = self._unread.shared, self._generations
+        found = {
+            each.service_name: view.kept(
+                ("service", each.service_name),
+                self._inputs,
+                lambda own=each: self._service(own, self._generations, view),  # type: ignore[misc]
+            )
+            for each in services
+        }
+        znodes = [view.znode(each.definition) for each in services]
+        stats = [znode.stat for znode in znodes if znode]
+        status = f"{self.znodes.status}/"
+        stats += [
+            stat for each, stat in view.items() if each.stat and stat and not each.path.startswith(status)
+        ]
+        published = max((stat.mtime / 1000 for stat in stats), default=0.0)
+        return LiveDeployment(self.znodes.deployment_id, found, published, self._publication(view))
+
+    def _publication(self, view: View) -> Publication:
+        znode = view.znode(self.znodes.publication)
+        mark = unfinished(znode.data) if znode else None
+        return Publication(mark, bool(view.held(self.znodes.publication)))
+
+    def _service(self, znodes: Znodes, generations: states.Published, view: View) -> LiveService:
+        published = self.definitions.find(znodes, view)
+        graph, definition = published.graph, view.znode(znodes.definition)
+        existing = containers.containers(znodes, view)
+        compared = tuple(self._unread.compare(znodes, graph, existing, view))
+        owner = view.znode(znodes.owner(GLOBAL, znodes.role))
+        ended = tuple(_ended(znodes, view))
+        found = (
+            tuple(steps.live_steps(znodes, graph, published.wanted, compared, view, generations))
+            if graph
+            else ()
+        )
+        # With acl.yml it is `publish` that claims the role.
+        is_secured = RECORDED_ACL in view.names(znodes.definition)
+        recorded = any(step.attempts for step in found) if is_secured else owner is not None
+        daemon = graph.daemon if graph else None
+        elected = None
+        if daemon and daemon.election:
+            how = {each.host: each.how() for each in ended}
+            elected = election.live_election(znodes, daemon.election, compared, how, view)
+        return LiveService(
+            name=znodes.service_name,
+            definition=definition.stat.mzxid if definition and definition.data.strip() else 0,
+            graph=graph,
+            issues=published.issues,
+            wanted=published.wanted,
+            containers=compared,
+            ended=ended,
+            steps=found,
+            begun=recorded or bool(compared or ended),
+            tells=containers.says_what_it_does(znodes, view),
+            owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
+            gone=tuple(_gone(znodes, published, compared, view)),
+            election=elected,
+            started_on=tuple(hosts_of(znodes, view)),
+            denied=view.met_denied,
+            definition_denied=znodes.definition in view.denied,
+            left_out=tuple(printable(each) for each in containers.left_out(znodes, view)),
+        )
+
+    def _generations_of(self, znodes: Znodes, view: View) -> Sequence[tuple[tuple[str, str], str]]:
+        """The published generations of a service's one-time commands."""
+
+        def find() -> list[tuple[tuple[str, str], str]]:
+            graph = self.definitions.find(znodes, view).graph
+            return [
+                ((command.path, command.run_once), command.generation)
+                for command in (graph.commands if graph else ())
+                if command.run_once and command.generation
+            ]
+
+        return view.kept(("generations", znodes.service_name), None, find)
+
+
+def _missing(queries: Iterable[Query], view: View) -> list[Query]:
+    """Those that are not answered yet."""
+    normal = (each if each.required == 1 else each._replace(required=1) for each in queries)
+    return [each for each in normal if each not in view]
+
+
+# -- containers that have ended ---------------------------------------------------------------------------
+
+
+def _ended(znodes: Znodes, view: View) -> Iterator[EndedStart]:
+    """How starts on hosts failed."""
+    for host in hosts_of(znodes, view):
+        path = znodes._replace(host=host).ended
+        znode, facts = view.znode(path), view.json_object(path)
+        if znode is not None:
+            yield EndedStart(
+                host=host,
+                stage=text(facts, "stage"),
+                command=text(facts, "command"),
+                reason=text(facts, "reason") or "it does not say why",
+                retriable=facts.get("retriable") is True,
+                status=facts["status"] if isinstance(facts.get("status"), int) else None,
+                at=znode.stat.mtime / 1000,
+                zxid=znode.stat.mzxid,
+                code=text(facts, "code"),
+                logs=containers.log_location(facts),
+                # Each failure writes the znode, and a success deletes it.
+                times=znode.stat.version,
+            )
+
+
+def _gone_queries(
+    znodes: Znodes, published: PublishedDefinition, existing: int, view: View
+) -> Iterator[Query]:
+    """What must be read to know which containers of a daemon have disappeared, if some are missing."""
+    daemon = published.graph.daemon if published.graph else None
+    if daemon and daemon.width is not None:
+        slots = f"{containers.daemon(znodes).refreshes}/slots"
+        yield children_of(slots)
+        yield from (data_of(f"{slots}/{each}") for each in view.names(slots))
+    if daemon and existing < published.wanted:
+        for host in hosts_of(znodes, view):
+            yield from containers.gone_queries(znodes._replace(host=host))
+
+
+def _gone(
+    znodes: Znodes, published: PublishedDefinition, existing: Sequence[Container], view: View
+) -> Iterator[GoneContainer]:
+    """The containers that were ready and have disappeared; one for each host that has no other one."""
+    # Not what is in the view because it was needed earlier.
+    needed = {query.path for query in _gone_queries(znodes, published, len(existing), view)}
+    slots = f"{containers.daemon(znodes).refreshes}/slots"
+    ids = {each.id for each in existing}
+    hosts = {each.host for each in existing if each.is_live}
+    for name in view.names(slots) if slots in needed else ():
+        znode = view.znode(f"{slots}/{name}")
+        host = _slot_host(znode.data) if znode else ""
+        if znode and containers.container_id(name) not in ids and host and host not in hosts:
+            hosts.add(host)
+            yield GoneContainer(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
+    for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
+        ready, state = view.get(containers.ready_query(own)), view.znode(containers.daemon(own, LOCAL).state)
+        is_needed = containers.ready_query(own).path in needed
+        if is_needed and state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
+            why = "killed" if state.data == states.RUNNING.encode() else "ended"
+            yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)
+
+
+def _slot_host(data: bytes) -> str:
+    """The host in the slot of an instance that refreshes, or has failed to; see `daemon.rollout`."""
+    return printable(data.decode("utf-8", "replace").partition(" ")[2].partition(":")[0])[:MAX_HOST]

@@ -1,0 +1,319 @@
+"""What keeps one service from being up, whatever the other services do.
+
+Pure, a part of `causes`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+
+from kolla_mesos_start.ctl.live import election_causes
+from kolla_mesos_start.ctl.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
+from kolla_mesos_start.ctl.live.logs import see
+from kolla_mesos_start.ctl.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
+from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
+from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.report import CHECK, REFRESH_FAILED
+from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING
+
+SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
+NOT_REPLACED = 10.0  # seconds; a launcher starts a container again sooner
+CHECK_FAILS = "the daemon runs: correct its configuration, or `ready` in its definition"
+CORRECT_REFRESH = "; correct that and publish, or run `kolla_mesos_start refresh` in the container"
+# What happened to a container that was ready, by `GoneContainer.why`, with the time since then.
+GONE = {
+    "refresh": "it has not come back from its refresh, begun {} ago",
+    "ended": "its daemon ended {} ago",
+    "killed": "it became ready {} ago; it or its registrar was killed, or its host was lost",
+}
+
+
+def find(service: LiveService, now: float, published: float, with_images: bool) -> Iterator[Cause]:
+    """The causes in one service.
+
+    `published`: when the deployment was last changed. `with_images`: also containers whose image must be
+    replaced.
+    """
+    where = (service_node(service.name),)
+    if not service.definition:
+        yield Cause("no definition", f"{service.name} has no definition: publish it", where)
+    elif service.graph is None:
+        text = f"the definition of {service.name} can't be read: {'; '.join(service.issues)}"
+        yield Cause("unreadable", text, where)
+    elif service.role_taken:
+        text = f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
+        yield Cause("claimed", text, where)
+    else:
+        yield from _of_refreshes(service, now)
+        yield from _of_restarts(service, now, with_images)
+        elected = list(election_causes.find(service, now))
+        yield from elected
+        yield from _of_draining(service, now)
+        if not service.is_up:
+            steps = [step for step in service.steps if not step.done]
+            found = [cause for step in steps for cause in _of_step(service, step, now)]
+            yield from found
+            found += elected
+            yield from _of_containers(service, {cause.kind for cause in found}, now, published)
+
+
+# -- containers that run something older ------------------------------------------------------------------
+
+
+def unproven(service: LiveService, now: float) -> tuple[list[str], list[str]]:
+    """The hosts on which what is published fails, and those on which it is not ready yet.
+
+    Containers that run something older may be the last ones that work: until it is ready, they must stay.
+    """
+    since = min((part.since for each in service.live for part in each.older), default=now) - CLOCK_STEP
+    fails = {each.host for each in ends(service) if each.at >= since}
+    fails |= {each.host for each in service.gone if each.since >= since}
+    tries = [attempt for step in service.steps if not step.done for attempt in step.attempts]
+    fails |= {each.detail.host for each in tries if each.state in (ERROR, RETRY) and each.since >= since}
+    new = [each for each in service.live if each.definition and each.is_current and not each.ready]
+    fails |= {each.host for each in new if _is_slow(each, now)}
+    return sorted(fails - {""}), sorted({each.host for each in new} - fails)
+
+
+def why_keep(service: LiveService, container: Container, now: float) -> str:
+    """Why a container that runs something older should stay, as advice; empty if it may be replaced."""
+    fails, starts = unproven(service, now) if container.ready and container.needs_restart else ([], [])
+    if fails:
+        return (
+            f"keep it while the new version fails on {listed(fails)}: correct that and publish, or publish"
+            " the old version again"
+        )
+    return f"keep it until the new version is ready on {listed(starts)}" if starts else ""
+
+
+def _is_slow(container: Container, now: float) -> bool:
+    is_late = container.stage == "starting" and container.reason and now - container.since >= SLOW
+    return container.stage == "unready" or bool(is_late)
+
+
+def _of_refreshes(service: LiveService, now: float) -> Iterator[Cause]:
+    """Refreshes that run or have failed, and containers that disappeared during one."""
+    path = service.daemon
+    if not service.is_up or not all(each.is_current for each in service.containers):
+        yield from _of_gone(service, [each for each in service.gone if each.why == "refresh"], now)
+    for each in service.containers:
+        is_over = each.needs_restart and not each.keeps_old_files and not each.is_refreshing
+        if each.stage == "ready" and each.reason and not is_over:
+            kind = "refresh failed" if each.keeps_old_files else "refreshing"
+            advice = CORRECT_REFRESH if each.code == REFRESH_FAILED else ""
+            yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))
+        elif each.is_refreshing:
+            what = listed(part.what for part in each.older)
+            yield Cause("refreshing", f"{path} on {each.host} is about to be refreshed: {what}", (path,))
+
+
+def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterator[Cause]:
+    """Containers that must be restarted; those that run the same older parts together."""
+    path = service.daemon
+    groups: dict[tuple[str, ...], list[Container]] = defaultdict(list)
+    for each in service.containers:
+        if each.stage in BEGUN and each.needs_restart:
+            groups[(why_keep(service, each, now), *(part.what for part in each.older))].append(each)
+    for (keep, *_), containers in groups.items():
+        kind = "restart" if not keep else "keep" if unproven(service, now)[0] else "starting"
+        parts = containers[0].older
+        older = [part.what for part in parts if part.kind != IMAGE]
+        what = [f"an {part.what}" for part in parts if part.kind == IMAGE and with_images]
+        since = min(part.since for part in parts)
+        if older:
+            what.append(f"an older {listed(older)} (changed {lasting(now - since)} ago)")
+        remedy = "restart it" if len(older) == len(parts) else "start one of the other image instead"
+        if what:
+            text = f"{path} on {on_hosts(containers)} runs {' and '.join(what)}: {keep or remedy}"
+            yield Cause(kind, text, (path,), at=since)
+
+
+def _of_draining(service: LiveService, now: float) -> Iterator[Cause]:
+    """Containers that are about to be stopped."""
+    for each in service.containers:
+        if each.stage == DRAINING:
+            text = f"{service.daemon} on {each.host} has been draining for {lasting(now - each.since)}"
+            yield Cause("draining", f"{text}: {each.reason}", (service.daemon,))
+
+
+def of_older_definitions(service: LiveService) -> Iterator[Cause]:
+    """Containers that wait for something that is no longer a dependency."""
+    for each in service.containers:
+        if each.stage == "waiting" and each.runs_older_definition:
+            text = f"{service.name} on {each.host} waits by an older definition: restart it; {each.reason}"
+            yield Cause("restart", text, (service_node(service.name),))
+
+
+# -- steps ------------------------------------------------------------------------------------------------
+
+
+def _of_step(service: LiveService, step: LiveStep, now: float) -> Iterator[Cause]:
+    if step.command.is_daemon:
+        yield from _of_daemon(service, step, now)
+        return
+    for attempt in step.attempts:
+        if attempt.state in (ERROR, RETRY, RUNNING):
+            yield _of_attempt(service, step, attempt, now)
+    generations = {each.generation for each in service.live if each.generation}
+    wanted = step.command.generation
+    if wanted and generations and wanted not in generations:
+        text = (
+            f"{step.path} is for generation {wanted}, and the existing containers are of"
+            f" {', '.join(sorted(generations))}: start one of the image of {wanted}"
+        )
+        yield Cause("generation", text, (step.path,))
+    if step.superseded and not step.done:
+        text = f"{step.path}: a newer definition has run it since; restart the containers of {service.name}"
+        yield Cause("superseded", text, (step.path,))
+
+
+def _of_attempt(service: LiveService, step: LiveStep, attempt: Attempt, now: float) -> Cause:
+    detail, age = attempt.detail, lasting(now - attempt.since)
+    where = f" on {detail.host}" if detail.host else ""
+    if attempt.state == RUNNING:
+        if step.command.run_once and not attempt.contenders:
+            text = f"{step.path}{where} began {age} ago and has no outcome; nobody holds its lock"
+            return Cause("abandoned", text, (step.path,))
+        lock = ", and holds its lock" if step.command.run_once else ""
+        text = f"{step.path} has run{where} for {age} (attempt {detail.attempt or 1}){lock}"
+        if step.command.timeout is None and now - attempt.since >= SLOW:
+            text = f"{text}; {NO_TIMEOUT}"
+        return Cause("running", text, (step.path,))
+    # The attempts of all containers; the log of one has fewer.
+    times = f" ({detail.attempt} attempts so far)" if detail.attempt > 1 else ""
+    what = f"{detail.message or 'without a reason'}{times}"
+    # A container that waits for its turn will try it next; one whose daemon has started will not.
+    others = attempt.contenders or any(each.stage not in BEGUN for each in service.live)
+    if attempt.state == RETRY or others:
+        text = f"{step.path} failed{where} {age} ago and is tried again: {what}"
+        log = see(service, detail.host, "")
+        return Cause("failing", f"{text}; {log}" if log else text, (step.path,), at=attempt.since)
+    log = see(service, detail.host, f"see the log of {service.name}{' there' if where else ''}")
+    text = f"{step.path} failed{where} {age} ago: {what}; {log}, correct the cause, and start it again"
+    return Cause("failed", text, (step.path,), at=attempt.since)
+
+
+def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cause]:
+    """Containers that have started the daemon, or should have: the slow ones together, and the others."""
+    may_start = all(other.done for other in service.steps if other is not step) and not step.unmet
+    slow, starting = [], []
+    for each in service.containers:
+        if _is_slow(each, now):
+            slow.append(each)
+        elif each.stage == "starting" or (each.stage == PRESENT and may_start):
+            starting.append(each)
+    if slow:
+        first = min(slow, key=lambda each: each.since)
+        text = f"{step.path} on {on_hosts(slow)} is not ready for {lasting(now - first.since)}"
+        why = first.reason or "its agent does not say why"
+        if first.code == CHECK:
+            why = f"{why}; {CHECK_FAILS}"
+        log = see(service, first.host, f"see the log of {service.name}")
+        yield Cause("not ready", f"{text}: {why}; {log}", (step.path,))
+    if starting:
+        first = min(starting, key=lambda each: each.since)
+        why = f": {first.reason}" if first.reason else ""
+        text = f"{step.path} on {on_hosts(starting)} has been starting for {lasting(now - first.since)}{why}"
+        yield Cause("starting", text, (step.path,))
+
+
+# -- containers that are missing --------------------------------------------------------------------------
+
+
+def _of_containers(service: LiveService, found: Set[str], now: float, published: float) -> Iterator[Cause]:
+    """Which containers are missing, and why; `found` are the kinds of the causes that its steps have."""
+    live = service.live
+    missing = (1 if service.is_task else service.wanted) - len(live)
+    hosts = {each.host for each in live}
+    # The latest explain what is missing now; the containers of earlier ones have been replaced.
+    left = {each.host: each.zxid for each in service.ended if each.host not in hosts}
+    left.update({each.host: each.left for each in service.gone})
+    recent = set(sorted(left, key=lambda host: -left[host])[: max(missing, 0)])
+    ended = {each.host for each in service.ended}
+    gone = [each for each in service.gone if each.host in recent - ended and each.why != "refresh"]
+    # Then the election names the missing hosts.
+    is_named = election_causes.WAITS in found
+    for each in ends(service):
+        # A command that has failed has a cause of its own.
+        has_failed = each.stage == "bootstrap" and found & {"failed", "failing"}
+        if not has_failed and (each.host in hosts or each.host in recent):
+            yield _of_end(service, each, now, published)
+    yield from _of_gone(service, [] if is_named else gone, now)
+    is_held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
+    # A container that holds a lock exists, although it writes what it is doing a moment later.
+    missing -= is_held and not live
+    is_known = is_named or "failed" in found
+    if missing > len(recent) and not is_known and (service.tells or not is_held):
+        yield Cause("absent", _absence(service, len(live)), (service_node(service.name),))
+
+
+def _of_gone(service: LiveService, gone: Sequence[GoneContainer], now: float) -> Iterator[Cause]:
+    """Containers that were ready and have disappeared; those with the same reason together."""
+    path = service.daemon
+    for why, words in GONE.items():
+        found = [each for each in gone if each.why == why]
+        if found:
+            since = max(each.since for each in found)
+            hosts = sorted(each.host for each in found)
+            text = f"{path} on {listed(hosts)}: its container is gone; {words.format(lasting(now - since))}"
+            kind = "refresh failed" if why == "refresh" else "gone"
+            at = since if why == "ended" else None  # When one was killed is unknown.
+            yield Cause(kind, f"{text}; {see(service, hosts[0])}, and start it again", (path,), at=at)
+
+
+def ends(service: LiveService) -> list[EndedStart]:
+    """The failed starts after which no other start got further, whether one is running now or not."""
+    live = service.live
+    is_complete = len(live) >= (1 if service.is_task else service.wanted)
+    found = []
+    for ended in service.ended:
+        successors = [each for each in live if each.host == ended.host]
+        # If no container is missing, the one that ended has been replaced on another host.
+        if not (any(_is_past(each, ended) for each in successors) if successors else is_complete):
+            found.append(ended)
+    return found
+
+
+def _is_past(container: Container, ended: EndedStart) -> bool:
+    """Whether a container has got past the point at which `ended` failed, to judge by its stage.
+
+    It must have reached its stage after that. A wait or a command that is repeated has a cause of its own.
+    """
+    if ended.retriable and ended.stage in ("wait", "bootstrap"):
+        return True
+    past = ("unready", "ready", DRAINING) if ended.stage == DAEMON else BEGUN
+    return container.stage in past and container.since + CLOCK_STEP >= ended.at
+
+
+def _of_end(service: LiveService, ended: EndedStart, now: float, published: float) -> Cause:
+    where, age = (service_node(service.name),), now - ended.at
+    text = f"{ended.command or service.name} on {ended.host} {ended.how(f' {lasting(age)} ago')}"
+    if ended.times > 1:
+        text = f"{text}; {ended.times} starts in a row have failed there"
+    successors = [each for each in service.live if each.host == ended.host]
+    # The problem may have been corrected; that shows when the next start goes on.
+    if any(each.stage == "waiting" and now - each.since >= SLOW for each in successors):
+        return Cause("gave up", f"{text}; the next start has not reached this point yet", where, at=ended.at)
+    is_alone = not successors and age >= NOT_REPLACED  # No launcher will start it again.
+    if ended.stage == DAEMON:
+        text = f"{text}; {see(service, ended.host, f'see the log of {service.name} there')}"
+        if is_alone:
+            text = f"{text}, correct the cause, and start the container again"
+            return Cause("ended", text, where, at=ended.at)
+    elif is_alone and not ended.retriable:
+        is_changed = published > ended.at + CLOCK_STEP
+        changed = f"the deployment was changed {lasting(now - published)} ago: start it again"
+        text = f"{text}; {changed if is_changed else 'correct that, and start it again'}"
+    return Cause("gave up" if ended.retriable else "ended", text, where, at=ended.at)
+
+
+def _absence(service: LiveService, live: int) -> str:
+    if live:
+        return f"{live} of {service.wanted} containers of {service.name} exist: start the others"
+    if not service.begun:
+        return f"no container of {service.name} was ever started, or none has reached ZooKeeper: see its log"
+    if service.is_task and not service.tells:
+        return f"{service.name} was started, but none of its containers reports what it is doing"
+    return f"no container of {service.name} is left: start it again"

@@ -1,0 +1,145 @@
+"""The commands and daemons of a running deployment: what became of each, and what it waits for.
+
+Pure: `queries` returns what must be read, `live_steps` what it means. Dependencies are judged by the agent's
+own `tree.states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import product
+
+from kolla_mesos_start.ctl.live.model import Attempt, LiveStep
+from kolla_mesos_start.ctl.zk.containers import Container
+from kolla_mesos_start.ctl.zk.view import View
+from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
+from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
+from kolla_mesos_start.tree import states
+from kolla_mesos_start.tree.states import Unmet
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
+
+
+def queries(znodes: Znodes, graph: Graph, containers: Sequence[Container], view: View) -> Iterator[Query]:
+    """What must be read to know the steps of a service. Grows with what is found."""
+    hosts, images = hosts_of(znodes, view), _images(containers)
+    for command in graph.steps:
+        for own in _scopes(command, znodes, hosts):
+            at = own.command(command.run_once or GLOBAL, command.path)
+            yield data_of(at.state)
+            if command.is_daemon:
+                continue
+            yield data_of(at.detail)
+            if command.run_once:
+                yield children_of(at.lock)
+                yield from (data_of(f"{at.lock}/{name}") for name in view.names(at.lock))
+                yield from states.once_queries(command, own, view)
+                if command.generation is not None:  # Containers of an older definition may wait for a mark.
+                    yield from states.mark_queries(at, view)
+        for dependency in command.inside:
+            for own, image in product(_asking(dependency, znodes, hosts), images):
+                yield from states.queries(dependency, own, view, image)
+
+
+def live_steps(
+    znodes: Znodes,
+    graph: Graph,
+    wanted: int,
+    containers: Sequence[Container],
+    view: View,
+    generations: states.Published,
+) -> Iterator[LiveStep]:
+    """The steps of a service. `generations` are the published ones of all one-time commands."""
+    hosts = hosts_of(znodes, view)
+    ready = sum(container.ready for container in containers)
+    oldest = min((each.definition for each in containers if each.definition), default=None)
+    done = {
+        command.path: ready >= wanted if command.is_daemon else _is_done(command, znodes, hosts, view)
+        for command in graph.steps
+    }
+    for command in graph.steps:
+        unmet = (
+            *_unmet(command, done, znodes, containers, view, generations),
+            *_unmet_outside(command, containers),
+        )
+        superseded = (
+            command.run_once == GLOBAL
+            and oldest is not None
+            and states.superseded_by(command, znodes, view, oldest) is not None
+        )
+        attempts = tuple(_attempts(command, znodes, hosts, view))
+        yield LiveStep(command, done[command.path], attempts, unmet, superseded)
+
+
+def hosts_of(znodes: Znodes, view: View) -> Sequence[str]:
+    """The hosts on which containers of a service have started."""
+    return view.hosts(znodes.status, znodes.role)
+
+
+def _scopes(command: Command, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:
+    """Where a command has a state: once, or on each host."""
+    return [znodes._replace(host=host) for host in hosts] if command.run_once == LOCAL else [znodes]
+
+
+def _asking(dependency: Dependency | Members, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:
+    """The hosts for which a dependency may have different answers; one without a name if there are none."""
+    if isinstance(dependency, Dependency) and dependency.scope == LOCAL:
+        return [znodes._replace(host=host) for host in hosts]
+    return [znodes]
+
+
+def _images(containers: Sequence[Container]) -> Set[str | None]:
+    """The generations of the containers' images; None if there is no live container."""
+    return {container.generation for container in containers if container.is_live} or {None}
+
+
+def _is_done(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> bool:
+    if command.run_once is None:
+        return states.state_of(view, znodes.command(GLOBAL, command.path).state)[0] == states.DONE
+    scopes = _scopes(command, znodes, hosts)
+    return bool(scopes) and all(states.is_done(command, own, view) for own in scopes)
+
+
+def _attempts(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> Iterator[Attempt]:
+    for own in _scopes(command, znodes, hosts):
+        at = own.command(command.run_once or GLOBAL, command.path)
+        state, since = states.state_of(view, at.state)
+        if state is not None and since is not None:
+            detail = states.decode_detail(view.znode(at.detail))
+            yield Attempt(own.host or GLOBAL, state, since, detail, len(view.held(at.lock)))
+
+
+def _unmet(
+    command: Command,
+    done: Mapping[str, bool],
+    znodes: Znodes,
+    containers: Sequence[Container],
+    view: View,
+    generations: states.Published,
+) -> Iterator[Unmet]:
+    """Each unsatisfied dependency once, for the first host and image for which it is not satisfied."""
+    hosts, images = hosts_of(znodes, view), sorted(_images(containers), key=str)
+    for dependency in command.inside:
+        if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
+            # A step of the same definition: its own container is the one that counts.
+            if not done[dependency.path]:
+                yield Unmet(dependency, "not done")
+            continue
+        for own, image in product(_asking(dependency, znodes, hosts), images):
+            if found := states.unmet(dependency, view, own, image, generations):
+                yield found
+                break
+
+
+def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterator[Unmet]:
+    """The external services that do not answer the containers that wait for them: only these can ask."""
+    for external in command.outside:
+        answers = {
+            container.host: container.outside[external.what]
+            for container in containers
+            if container.is_live and container.outside.get(external.what)
+        }
+        if answers:
+            host, why = min(answers.items())
+            more = f" and {len(answers) - 1} more" if len(answers) > 1 else ""
+            yield Unmet(external, f"{why} (asked from {host}{more})")

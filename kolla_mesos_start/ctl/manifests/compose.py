@@ -1,0 +1,120 @@
+"""Compose files, for podman-compose and docker compose.
+
+    host                          <host>.yml, a project of the deployment's name
+    service, task                 a service of this project
+    volume for data of its own    a volume of the project
+
+No container waits for another: the agents keep the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.ctl.manifests import per_host
+from kolla_mesos_start.ctl.manifests.model import STOP, Manifests, Model, Workload, filled
+from kolla_mesos_start.ctl.manifests.per_host import Mount, PerHostContainer
+from kolla_mesos_start.ctl.manifests.quadlet import cpu_shares
+from kolla_mesos_start.errors import listed
+
+Document = dict[str, Any]
+HEALTH_CHECK = {"interval": "10s", "timeout": "5s", "retries": 3}
+
+
+def manifests(model: Model) -> Manifests:
+    """A file for each host."""
+    hosts = per_host.by_host(model)
+    files = {f"{host}.yml": formats.dumped([project(containers)]) for host, containers in hosts.items()}
+    return Manifests(files, [*per_host.notes(hosts), *_notes(model)])
+
+
+def _notes(model: Model) -> Iterator[str]:
+    services = listed(each.service for each in model.workloads if each.needs_hook)
+    if services:
+        yield (
+            "stop the containers with `docker compose` 2.30 or newer: only that runs `pre_stop`. For"
+            f" podman-compose set KOLLA_START_MODE to supervise in launch.yml: {services}"
+        )
+
+
+def project(containers: Sequence[PerHostContainer]) -> Document:
+    """All of one host."""
+    found: Document = {"name": containers[0].project}
+    found["services"] = {each.name: service(each) for each in containers}
+    volumes = [mount.source for each in containers for mount in each.mounts if mount.is_volume]
+    return {**found, **filled({"volumes": {name: {"name": name} for name in volumes}})}
+
+
+def service(container: PerHostContainer) -> Document:
+    """One of its services; the image's ENTRYPOINT, dumb-init, stays in front of the agent."""
+    workload = container.workload
+    own = {each.path for each in workload.volumes}
+    # Anonymous volumes get the owner of the image's directory; in podman, a tmpfs does not.
+    anonymous = [escaped(path) for path in container.temporary if path not in own]
+    found: Document = {
+        "image": escaped(workload.image),
+        # podman-compose and docker compose would choose different ones.
+        "container_name": container.full_name,
+        "command": [escaped(each) for each in workload.argv],
+        "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
+        **_network(container),
+        "user": None if workload.user is None else str(workload.user),
+        **_access(workload),
+        "read_only": workload.read_only or None,
+        "volumes": [*map(_volume, container.mounts), *anonymous],
+        "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
+        "mem_limit": f"{workload.memory}m" if workload.memory else None,
+        "cpu_shares": cpu_shares(workload.cpu) if workload.cpu else None,
+        # In Compose, a restart can't depend on the exit status.
+        "restart": "on-failure" if workload.is_task else "always",
+        "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
+        # Otherwise the image's own.
+        "stop_signal": f"SIG{workload.stop_signal}",
+        "stop_grace_period": f"{workload.grace}s",
+        "healthcheck": None if workload.is_task else {"test": ["CMD", *workload.liveness], **HEALTH_CHECK},
+    }
+    return filled(found)
+
+
+def _access(workload: Workload) -> Mapping[str, object]:
+    access = workload.access
+    confined = ["no-new-privileges:true"] if access.is_confined else []
+    limits = {name: [int(each) for each in limit.split(":")] for name, limit in access.limits.items()}
+    return {
+        "security_opt": [*confined, *map(escaped, access.security_options)],
+        "privileged": access.privileged or None,
+        "cap_drop": None if access.privileged else ["ALL"],
+        "cap_add": None if access.privileged else list(workload.capabilities),
+        **dict.fromkeys(access.namespaces, "host"),
+        "devices": list(map(escaped, access.devices)),
+        "ulimits": {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()},
+    }
+
+
+def _network(container: PerHostContainer) -> Mapping[str, object]:
+    if not container.workload.on_own_network:
+        return {"network_mode": "host"}
+    return {"ports": [f"{port}:{port}" for port in container.workload.ports]}
+
+
+def _volume(mount: Mount) -> Mapping[str, object]:
+    """A directory that is missing on the host is an error; otherwise root would get an empty one there."""
+    kind = "volume" if mount.is_volume else "bind"
+    return filled(
+        {
+            "type": kind,
+            "source": escaped(mount.source),
+            "target": escaped(mount.path),
+            "bind": None
+            if mount.is_volume
+            else filled({"create_host_path": False, "propagation": mount.propagation or None}),
+            "read_only": mount.read_only or None,
+        }
+    )
+
+
+def escaped(text: str) -> str:
+    """Escaped for Compose, which replaces $NAME by a variable."""
+    return text.replace("$", "$$")

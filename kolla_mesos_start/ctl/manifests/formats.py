@@ -1,0 +1,52 @@
+"""The formats of manifests, and writing their files into a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Callable
+
+from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.private_file import write_public
+from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
+from kolla_mesos_start.ctl.manifests.model import FOREIGN, Manifests, Model
+from kolla_mesos_start.errors import BadUsage, CannotWrite
+
+FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
+    "compose": compose.manifests,
+    "kubernetes": kubernetes.manifests,
+    "marathon": marathon.manifests,
+    "quadlet": quadlet.manifests,
+}
+PER_HOST = ("compose", "quadlet")  # These have files for each host.
+
+
+def unplaced(model: Model, form: str) -> Sequence[str]:
+    """A note about services without placement; none if no service has one and the launcher chooses hosts."""
+    names = [each.service for each in model.workloads if not each.hosts]
+    where = "on node-1 and so on" if form in PER_HOST else "on any host"
+    if not names or (form not in PER_HOST and len(names) == len(model.workloads)):
+        return ()
+    return [f"launch.yml has no `placement` for {', '.join(names)}: they run {where}"]
+
+
+def write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
+    """Write each file; returns notes about other files that a launcher would read too."""
+    if place.exists() and not place.is_dir():
+        raise BadUsage(f"--output {place}: is not a directory")
+    # A host may have the name of a file that is read as a part of DIR.
+    at, parts = place.resolve(), root.resolve()
+    if at == parts or any(at.is_relative_to(parts / name) for name in directory.TOP):
+        raise BadUsage(
+            f"--output {place}: the files would be taken for parts of {root}: give another directory"
+        )
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        parent = (place / name).parent
+        if parent != place and parent.is_symlink():
+            raise CannotWrite(f"{parent} is a link: remove it, because files of {parent.name} belong there")
+        parent.mkdir(exist_ok=True)
+        write_public(place / name, text.encode())
+    patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in files}
+    there = {path for pattern in patterns for path in place.glob(pattern)}
+    return [f"left {path}, {FOREIGN}" for path in sorted(there - {place / name for name in files})]

@@ -1,0 +1,398 @@
+"""The manifests for Kubernetes 1.31 or newer.
+
+    task                          Job, whose name has the generation; with `replicas: each` one for each host
+    service                       Deployment
+    service, data of its own      StatefulSet, whose pods are the hosts of scope `local`: data follow the pod
+    service, on each host         DaemonSet
+
+Everything is started at once: the agents keep the order.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, SHARED, TEMPORARY, Volume
+from kolla_mesos_start.ctl.manifests.model import (
+    CREDENTIAL,
+    FINAL,
+    READY,
+    STOP,
+    TERM,
+    UNAVAILABLE,
+    Manifests,
+    Model,
+    Mounted,
+    Workload,
+    filled,
+)
+from kolla_mesos_start.ctl.manifests.names import digested, distinct, label
+from kolla_mesos_start.errors import listed
+
+Document = dict[str, Any]
+
+CONTAINER = "agent"  # in each pod
+LOGS = {"KOLLA_LOGS": f"kubectl -n $(POD_NAMESPACE) logs $(POD_NAME) -c {CONTAINER}"}
+NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
+LONGEST_JOB = 63
+PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
+# The names that Kubernetes has for them. Only privileged containers may have the first two.
+PROPAGATIONS = {
+    **dict.fromkeys(("shared", "rshared"), "Bidirectional"),
+    **dict.fromkeys(("slave", "rslave"), "HostToContainer"),
+}
+# Runs in the image before the agent, with the directories of the node below $0: an unused one gets what the
+# image has at that path, with its owner and mode, as a volume of a container engine does.
+VOLUMES = "/volumes"
+COPY = """\
+for path; do
+  exec 9<"$0$path" && flock 9 || exit
+  if [ -d "$path" ] && [ -z "$(ls -A "$0$path")" ]; then cp -a "$path/." "$0$path" || exit; fi
+done
+"""
+COPY_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID")
+# Of a secret's files; their group is the pod's fsGroup, which only a user's number can be.
+GROUP_READS, ALL_READ = 0o440, 0o444
+
+
+def manifests(model: Model) -> Manifests:
+    """One file for each service."""
+    documents = {f"{each.name}.yml": list(_Objects(each).all()) for each in model.workloads}
+    return Manifests(
+        {name: formats.dumped(each) for name, each in sorted(documents.items())}, list(notes(model))
+    )
+
+
+def notes(model: Model) -> Iterator[str]:
+    """What the manifests refer to, and the operator has to create."""
+    for secret in model.secrets():
+        what = "its keys are variables (KOLLA_VARIABLES_DIR)"
+        if secret.is_credential:
+            what = f"its key {CREDENTIAL!r} has lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+        yield f"create the Secret {secret.name}: {what}"
+    for name in model.shared():
+        yield f"create the PersistentVolumeClaim {name}, which several pods can write"
+    for each in model.workloads:
+        for file in each.mounted:
+            if file.content is None:
+                yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
+    unknown = listed(each.service for each in model.workloads if each.user is None)
+    if unknown:
+        yield f"without `user` in launch.yml, the image has to name its USER by number, and not 0: {unknown}"
+    for each in model.workloads:
+        lost = _inexpressible(each)
+        if lost:
+            yield f"{each.service}: a pod has no {listed(lost)}: set them on its hosts"
+        if each.stop_signal != TERM:
+            yield f"{each.service}: its image needs STOPSIGNAL SIG{each.stop_signal}: a pod can't set it"
+        for device in each.access.devices:
+            path = device.partition(":")[0]
+            how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
+            yield f"{each.service}: a pod has no `devices`: give it {path} {how}"
+
+
+class _Objects:
+    """The Kubernetes objects of one service."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.name, self.workload = workload.name, workload
+        self.labels = {NAME: self.name, PART_OF: workload.project}
+        self.is_stateful = _has_claims(workload)
+
+    def all(self) -> Iterator[Document]:
+        """Those that others refer to come first."""
+        if any(file.content is not None for file in self.workload.mounted):
+            yield self.config_map()
+        if self.workload.is_task:
+            yield from self.jobs()
+            return
+        if self.workload.ports or self.is_stateful:
+            yield self.service()
+        yield self.controller()
+
+    def object(self, version: str, kind: str, body: Document, name: str = "") -> Document:
+        metadata = {"name": name or self.name, "labels": self.labels}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
+
+    def config_map(self) -> Document:
+        texts, binary = {}, {}
+        for key, file in self.keys().items():
+            try:
+                texts[key] = (file.content or b"").decode()
+            except UnicodeDecodeError:
+                binary[key] = base64.b64encode(file.content or b"").decode()
+        data = {"data": texts, **filled({"binaryData": binary})}
+        return self.object("v1", "ConfigMap", data, f"{self.name}-files")
+
+    def keys(self) -> Mapping[str, Mounted]:
+        """The mounted files by their keys: the same name may be mounted at several paths."""
+        found: dict[str, Mounted] = {}
+        for file in self.workload.mounted:
+            key = re.sub(r"[^-._a-zA-Z0-9]", "-", file.name)
+            found[key if key not in found else digested(key, file.path, 253)] = file
+        return found
+
+    def service(self) -> Document:
+        ports = [{"name": f"port-{port}", "port": port, "targetPort": port} for port in self.workload.ports]
+        headless = "None" if self.is_stateful else None
+        spec = filled({"clusterIP": headless, "selector": {NAME: self.name}, "ports": ports})
+        return self.object("v1", "Service", {"spec": spec})
+
+    # -- controllers --------------------------------------------------------------------------------
+
+    def controller(self) -> Document:
+        """The controller of a service. A rolling update goes on once a new pod is ready."""
+        spec: Document = {"selector": {"matchLabels": {NAME: self.name}}}
+        # On the host's own network, or with one pod on each host, old and new pods need the same ports.
+        gap = {"maxUnavailable": 1} if self.workload.is_each else {"maxSurge": 0, "maxUnavailable": 1}
+        extra = {"maxSurge": 1, "maxUnavailable": 0}
+        if self.workload.is_each:
+            spec["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": gap}
+            return self.object("apps/v1", "DaemonSet", {"spec": {**spec, "template": self.template()}})
+        spec = {"replicas": self.workload.replicas, **spec}
+        if self.is_stateful:
+            # The agents keep the order, not Kubernetes.
+            spec.update(serviceName=self.name, podManagementPolicy="Parallel")
+            claims = [self.claim(each) for each in self.workload.of_kind(KEPT)]
+            body = {**spec, "template": self.template(), "volumeClaimTemplates": claims}
+            return self.object("apps/v1", "StatefulSet", {"spec": body})
+        spec["progressDeadlineSeconds"] = PATIENCE
+        update = gap if self.workload.on_host_network else extra
+        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": update}
+        return self.object("apps/v1", "Deployment", {"spec": {**spec, "template": self.template()}})
+
+    def jobs(self) -> Iterator[Document]:
+        """One Job, or one for each host. A Job is immutable: a digest of its content is in its name."""
+        for host in self.workload.hosts if self.workload.is_each else ("",):
+            spec = {
+                "backoffLimit": 6,
+                "activeDeadlineSeconds": PATIENCE,
+                "ttlSecondsAfterFinished": 86400,
+                # Until the previous pod has ended, its command may still run.
+                "podReplacementPolicy": "Failed",
+                "podFailurePolicy": {"rules": list(_rules())},
+                "template": self.template([host] if host else self.workload.hosts),
+            }
+            generations = dict.fromkeys(
+                [*self.workload.generations, self.workload.env.get("KOLLA_GENERATION", "")]
+            )
+            name = label("-".join([self.name, *filter(None, [host, *generations])]))
+            content = json.dumps([self.workload.service, *generations, spec])
+            yield self.object("batch/v1", "Job", {"spec": spec}, digested(name, content, LONGEST_JOB))
+
+    # -- the pod ------------------------------------------------------------------------------------
+
+    def template(self, hosts: Sequence[str] | None = None) -> Document:
+        workload, user = self.workload, self.workload.user
+        is_spread = workload.replicas > 1 and not workload.is_each
+        spec = {
+            "restartPolicy": "Never" if workload.is_task else None,
+            "terminationGracePeriodSeconds": workload.grace,
+            "automountServiceAccountToken": False,
+            # A Service named kolla would otherwise set variables that begin with KOLLA_.
+            "enableServiceLinks": False,
+            "hostNetwork": workload.on_host_network or None,
+            "hostPID": "pid" in workload.access.namespaces or None,
+            "hostIPC": "ipc" in workload.access.namespaces or None,
+            "dnsPolicy": "ClusterFirstWithHostNet" if workload.on_host_network else None,
+            "securityContext": filled(
+                {
+                    "runAsNonRoot": user != 0,
+                    "runAsUser": user,
+                    "fsGroup": user,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                }
+            ),
+            "affinity": _affinity(workload.hosts if hosts is None else hosts),
+            "topologySpreadConstraints": [self.spread()] if is_spread else None,
+            "initContainers": list(self.init_containers()),
+            "containers": [self.container()],
+            "volumes": list(self.volumes()),
+        }
+        return {"metadata": {"labels": self.labels}, "spec": filled(spec)}
+
+    def spread(self) -> Document:
+        return {
+            "maxSkew": 1,
+            "topologyKey": HOSTNAME,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {NAME: self.name}},
+        }
+
+    def init_containers(self) -> Iterator[Document]:
+        """The one that prepares directories of the node. They are root's, and may be new."""
+        paths = [each.path for each in self.workload.volumes if self.is_of_node(each)]
+        if not paths:
+            return
+        names = self.volume_names()
+        yield {
+            "name": "volumes",
+            "image": self.workload.image,
+            "command": ["sh", "-c", COPY, VOLUMES, *paths],
+            "securityContext": {
+                "runAsUser": 0,
+                "runAsNonRoot": False,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"], "add": list(COPY_RIGHTS)},
+            },
+            "volumeMounts": [{"name": names[path], "mountPath": f"{VOLUMES}{path}"} for path in paths],
+        }
+
+    def is_of_node(self, volume: Volume) -> bool:
+        """Whether it is a directory of the node that only this deployment uses."""
+        return volume.kind == NAMED or (volume.kind == KEPT and not self.is_stateful)
+
+    def container(self) -> Document:
+        """The container. The image's ENTRYPOINT, dumb-init, stays in front of the agent."""
+        workload, is_daemon = self.workload, not self.workload.is_task
+        # Memory is also a limit: a container that exceeds it is killed. The processor share is a minimum.
+        memory = filled({"memory": f"{workload.memory}Mi" if workload.memory else None})
+        requests = {**filled({"cpu": f"{workload.cpu}m" if workload.cpu else None}), **memory}
+        access = workload.access
+        rights = {"drop": ["ALL"], "add": list(workload.capabilities)}
+        security = {
+            "allowPrivilegeEscalation": not access.is_confined,
+            "privileged": access.privileged or None,
+            "capabilities": None if access.privileged else filled(rights),
+            "readOnlyRootFilesystem": workload.read_only or None,
+        }
+        return filled(
+            {
+                "name": CONTAINER,
+                "image": workload.image,
+                "args": list(workload.argv),
+                "env": self.env(),
+                "ports": [{"name": f"port-{port}", "containerPort": port} for port in workload.ports],
+                # A container that waits is healthy and not ready, however long. A startupProbe would have to
+                # choose between that and a limit: `start_timeout` counts from the daemon's start.
+                "livenessProbe": _probe(workload.liveness, periodSeconds=10, failureThreshold=3)
+                if is_daemon
+                else None,
+                "readinessProbe": _probe(READY, periodSeconds=5) if is_daemon else None,
+                "lifecycle": {"preStop": {"exec": {"command": list(STOP)}}} if workload.needs_hook else None,
+                "terminationMessagePolicy": "File",
+                "resources": filled({"requests": requests, "limits": memory}),
+                "securityContext": filled(security),
+                "volumeMounts": list(self.mounts()),
+            }
+        )
+
+    def env(self) -> Sequence[Document]:
+        values = self.workload.environ
+        fields = {
+            "NODE_NAME": "spec.nodeName",
+            "POD_NAME": "metadata.name",
+            "POD_NAMESPACE": "metadata.namespace",
+        }
+        if self.is_stateful:
+            fields["KOLLA_HOSTNAME"] = "metadata.name"
+        return [
+            # Values of launch.yml take precedence.
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in fields.items()
+                if name not in values
+            ),
+            # Kubernetes would replace $(NAME), and $$ by $.
+            *({"name": name, "value": value.replace("$", "$$")} for name, value in values.items()),
+            # Kubernetes replaces only names that are above.
+            *({"name": name, "value": value} for name, value in LOGS.items() if name not in values),
+        ]
+
+    # -- its volumes --------------------------------------------------------------------------------
+
+    def volume_names(self) -> Mapping[str, str]:
+        """The names of the volumes, by the paths at which they are mounted."""
+        own = [each.path for each in self.workload.directories]
+        return distinct(
+            {path: label(path) for path in (*own, *self.file_directories(), *self.workload.secrets)}
+        )
+
+    def claim(self, volume: Volume) -> Document:
+        requests = {"storage": f"{volume.size}Mi"}
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": requests}}
+        return {"metadata": {"name": self.volume_names()[volume.path]}, "spec": spec}
+
+    def volumes(self) -> Iterator[Document]:
+        names = self.volume_names()
+        for volume in self.workload.directories:
+            if not (volume.kind == KEPT and self.is_stateful):  # That one is in volumeClaimTemplates.
+                yield {"name": names[volume.path], **self.source(volume)}
+        for place, keys in self.file_directories().items():
+            items = [{"key": key, "path": path} for key, path in keys.items()]
+            yield {"name": names[place], "configMap": {"name": f"{self.name}-files", "items": items}}
+        mode = ALL_READ if self.workload.user is None else GROUP_READS
+        for path, secret in self.workload.secrets.items():
+            yield {"name": names[path], "secret": {"secretName": secret, "defaultMode": mode}}
+
+    def source(self, volume: Volume) -> Document:
+        if volume.kind == SHARED:
+            return {"persistentVolumeClaim": {"claimName": volume.source}}
+        if volume.kind == TEMPORARY:
+            return {"emptyDir": {}}
+        return {"hostPath": {"path": self.workload.place(volume), "type": "DirectoryOrCreate"}}
+
+    def file_directories(self) -> Mapping[str, Mapping[str, str]]:
+        """The directories of mounted files: in each, the file names by their keys."""
+        found: dict[str, dict[str, str]] = {}
+        for key, file in self.keys().items():
+            place, name = posixpath.split(file.path)
+            found.setdefault(place, {})[key] = name
+        return found
+
+    def mounts(self) -> Iterator[Document]:
+        own = {each.path: each for each in self.workload.directories}
+        for path, name in self.volume_names().items():
+            volume = own.get(path)
+            is_read_only = volume is None or volume.read_only
+            propagation = PROPAGATIONS.get(volume.propagation) if volume else None
+            yield filled(
+                {
+                    "name": name,
+                    "mountPath": path,
+                    "readOnly": is_read_only or None,
+                    "mountPropagation": propagation,
+                }
+            )
+
+
+def _inexpressible(workload: Workload) -> Sequence[str]:
+    """The settings of launch.yml that Kubernetes leaves to the container runtime."""
+    access = workload.access
+    found = {
+        "`cgroup`": "cgroup" in access.namespaces,
+        "`limits`": bool(access.limits),
+        "`security_options`": bool(access.security_options),
+    }
+    return [name for name, is_set in found.items() if is_set]
+
+
+def _has_claims(workload: Workload) -> bool:
+    """Whether each pod has a claim of its own. Pods of a Job or a DaemonSet can't have one."""
+    return bool(workload.of_kind(KEPT)) and not workload.is_task and not workload.is_each
+
+
+def _rules() -> Iterator[Document]:
+    """How a failed pod is handled: the agent's exit status says whether another attempt can help."""
+    # The node was drained, or a pod with a higher priority needed it.
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    yield {"action": "Ignore", "onPodConditions": disrupted}
+    for action, statuses in (("FailJob", FINAL), ("Ignore", UNAVAILABLE), ("Count", (1,))):
+        codes = {"containerName": CONTAINER, "operator": "In", "values": list(statuses)}
+        yield {"action": action, "onExitCodes": codes}
+
+
+def _affinity(hosts: Sequence[str]) -> Document | None:
+    match = {"key": HOSTNAME, "operator": "In", "values": list(hosts)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if hosts else None
+
+
+def _probe(argv: Sequence[str], **times: int) -> Document:
+    return {"exec": {"command": list(argv)}, **times, "timeoutSeconds": 5}

@@ -1,0 +1,322 @@
+"""The apps for Marathon 1.5 or newer, with Docker's containerizer.
+
+    task                      app that keeps running when it is done: Marathon restarts all that end
+    service                   app
+    service, data of its own  app on the first hosts of its role: data are in a directory of each of them
+    service, on each host     app with one instance on each host of its role
+
+Also how an app differs from the one that Marathon has. Everything is started at once: the agents keep the
+order.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMPORARY
+from kolla_mesos_start.ctl.manifests.model import (
+    CREDENTIAL,
+    FILES,
+    READ,
+    SECRETS,
+    Manifests,
+    Model,
+    Workload,
+    filled,
+    shared_place,
+)
+from kolla_mesos_start.ctl.manifests.names import LONGEST, digested, label, name_of
+from kolla_mesos_start.errors import listed
+
+App = dict[str, Any]
+
+# Words that Marathon's API uses after the id of an app.
+RESERVED = ("restart", "tasks", "versions")
+WIDTH = 100  # characters of a line
+CPUS, MEMORY = 0.1, 128  # where launch.yml says nothing
+OFFERED = range(31000, 32001)  # the ports that a Mesos agent offers by default
+HEALTH_CHECK = {
+    "gracePeriodSeconds": 60,
+    "intervalSeconds": 10,
+    "timeoutSeconds": 5,
+    "maxConsecutiveFailures": 3,
+}
+# Fields that others may set in an app. launch.yml has nothing for them.
+OTHERS = (
+    *("labels", "fetch", "acceptedResourceRoles", "role", "dependencies", "disk"),
+    *("backoffSeconds", "backoffFactor", "maxLaunchDelaySeconds", "unreachableStrategy", "killSelection"),
+)
+
+
+def manifests(model: Model) -> Manifests:
+    """One file for each app, and all in one list."""
+    every = apps(model)
+    files = {f"{each.name}.json": _dumped(app) + "\n" for each, app in zip(model.workloads, every)}
+    return Manifests(files, list(notes(model)), _dumped(every) + "\n")
+
+
+def apps(model: Model) -> Sequence[App]:
+    """In the order of the workloads."""
+    found = ids(model)
+    return [_Maker(found[each.service], each).app() for each in model.workloads]
+
+
+def group(deployment: str) -> str:
+    """The id of the group that contains all apps of a deployment."""
+    return f"/{name_of(deployment)}"
+
+
+def ids(model: Model) -> Mapping[str, str]:
+    """The id of each service's app. An app must not have the id of a group."""
+    found = {}
+    for each in model.workloads:
+        above = [label(part) for part in each.service.split("/")[:-1]]
+        found[each.service] = "/".join([group(model.deployment), *above, each.name])
+    groups = {path[: slash.start()] for path in found.values() for slash in re.finditer("/", path)}
+    return {
+        service: digested(path, service, len(path) + LONGEST)
+        if path in groups or path.rpartition("/")[2] in RESERVED
+        else path
+        for service, path in found.items()
+    }
+
+
+def differences(app: App, found: Mapping[str, Any]) -> Sequence[str]:
+    """The fields of an app that Marathon has otherwise. Marathon adds defaults, which are ignored."""
+    exact = ("args", "env")
+    return [
+        name
+        for name in dict.fromkeys((*app, "constraints"))
+        if not (app[name] == found.get(name) if name in exact else _is_as(app.get(name), found.get(name)))
+    ]
+
+
+def merged(app: App, found: Mapping[str, Any]) -> App:
+    """The app, with the fields that others have set in Marathon."""
+    return {**{name: found[name] for name in OTHERS if found.get(name)}, **app}
+
+
+def _is_as(wanted: Any, found: Any) -> bool:
+    if not wanted:
+        return not found
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_is_as(value, found.get(key)) for key, value in wanted.items())
+    if isinstance(wanted, list):  # Some are sets to Marathon.
+        return (
+            isinstance(found, list)
+            and len(found) == len(wanted)
+            and all(any(_is_as(each, other) for other in found) for each in wanted)
+        )
+    return bool(wanted == found)
+
+
+def _dumped(value: Any, indent: str = "") -> str:
+    """JSON for people to read: a value that fits is on one line."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(indent + flat) <= WIDTH or not isinstance(value, (dict, list)):
+        return flat
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        items = [f"{inner}{json.dumps(name)}: {_dumped(each, inner)}" for name, each in value.items()]
+    else:
+        items = [f"{inner}{_dumped(each, inner)}" for each in value]
+    return "\n".join([flat[0], ",\n".join(items), indent + flat[-1]])
+
+
+# -- what only the operator can make --------------------------------------------------------------
+
+
+def notes(model: Model) -> Iterator[str]:
+    """What the hosts need."""
+    for secret in model.secrets():
+        what = "a file for each variable (KOLLA_VARIABLES_DIR)"
+        if secret.is_credential:
+            what = f"a file {CREDENTIAL!r} with lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+        place = f"{SECRETS}/{secret.name} on {_hosts(secret.users)}"
+        yield f"put the secret {secret.name} into {place}: {what}, {READ}"
+    for name, users in model.shared().items():
+        place = shared_place(users[0].project, name)
+        yield f"make {place}, which all share, on {_hosts(users)}, for the users of {_named(users)} to write"
+    for each in model.workloads:
+        yield from _notes_of(each)
+    ports = {port for each in model.workloads for port in each.ports if port not in OFFERED}
+    if ports:
+        which = ", ".join(map(str, sorted(ports)))
+        yield f"have the Mesos agents offer the ports {which}: by default they offer 31000 to 32000"
+    unlimited = [each for each in model.workloads if each.memory is None]
+    if unlimited:
+        yield f"without `memory` in launch.yml, {MEMORY} MiB is the limit of {_named(unlimited)}"
+
+
+def _notes_of(workload: Workload) -> Iterator[str]:
+    kept = ", ".join(workload.data(volume.path) for volume in workload.of_kind(KEPT))
+    if kept:
+        yield f"make {kept} on {_hosts([workload])}, for the user of {workload.service} to write"
+    if workload.needs_hook and "KOLLA_START_MODE" in workload.env:
+        yield f"{workload.service} is not drained: Marathon has no preStop; set KOLLA_START_MODE to supervise"
+    if kept and not workload.hosts:
+        yield f"give {workload.service} a `placement`: its data stay on the host where it has started first"
+    for file in workload.mounted:
+        missing = ", which DIR does not have," if file.content is None else ""
+        place = f"{_files(workload, file.path)} on {_hosts([workload])}"
+        yield f"put the file {file.name} of {workload.service}{missing} at {place}"
+
+
+def _hosts(workloads: Sequence[Workload]) -> str:
+    """The hosts that they may run on."""
+    if all(each.hosts for each in workloads):
+        return listed({host for each in workloads for host in _placed(each)})
+    return "each Mesos agent"
+
+
+def _named(workloads: Iterable[Workload]) -> str:
+    return listed(each.service for each in workloads)
+
+
+# -- one app --------------------------------------------------------------------------------------
+
+
+def _placed(workload: Workload) -> Sequence[str]:
+    """The hosts that it may run on: with data of its own, only as many as it has containers."""
+    return workload.hosts[: workload.instances] if workload.of_kind(KEPT) else workload.hosts
+
+
+def _files(workload: Workload, path: str) -> str:
+    return f"{FILES}/{workload.project}/{workload.name}{path}"
+
+
+class _Maker:
+    """Makes the app of one service."""
+
+    def __init__(self, id: str, workload: Workload) -> None:
+        self.id, self.workload = id, workload
+
+    def app(self) -> App:
+        workload = self.workload
+        return {
+            "id": self.id,
+            "args": self.args(),
+            "instances": workload.instances,
+            "cpus": workload.cpu / 1000 if workload.cpu else CPUS,
+            "mem": workload.memory or MEMORY,
+            **filled({"constraints": list(self.constraints())}),
+            "container": self.container(),
+            **self.network(),
+            "env": self.env(),
+            # A container that waits is healthy, however long.
+            "healthChecks": [
+                {"protocol": "COMMAND", "command": {"value": " ".join(workload.liveness)}, **HEALTH_CHECK}
+            ],
+            "upgradeStrategy": self.upgrade(),
+            "taskKillGracePeriodSeconds": workload.grace,
+        }
+
+    def args(self) -> list[str]:
+        """The image's ENTRYPOINT, dumb-init, stays in front of them."""
+        argv, own = self.workload.argv, self.workload.on_own_network
+        if own and self.workload.ports and "KOLLA_ADDRESS" not in self.workload.env:
+            # Other containers reach the ports at the host; Marathon sets HOST to its name.
+            return ["sh", "-c", f"KOLLA_ADDRESS=$HOST exec {' '.join(argv)}"]
+        return list(argv)
+
+    def constraints(self) -> Iterator[Sequence[str]]:
+        hosts = _placed(self.workload)
+        if hosts:
+            # A regular expression of Java, for the whole name.
+            yield ["hostname", "LIKE", "|".join(re.sub(r"([^\w-])", r"\\\1", host) for host in hosts)]
+        if self.workload.is_each or (self.workload.of_kind(KEPT) and self.workload.replicas > 1):
+            yield ["hostname", "UNIQUE"]
+        elif self.workload.replicas > 1:
+            yield ["hostname", "GROUP_BY"]
+
+    def container(self) -> App:
+        docker = {"image": self.workload.image, "parameters": list(self.parameters())}
+        found: App = {"type": "DOCKER", "docker": docker, "volumes": list(self.volumes())}
+        if self.workload.on_own_network:
+            found["portMappings"] = [
+                {"name": f"port-{port}", "containerPort": port, "hostPort": port, "protocol": "tcp"}
+                for port in self.workload.ports
+            ]
+        return found
+
+    def network(self) -> App:
+        """The network. Without port definitions, Marathon would assign a port."""
+        if self.workload.on_own_network:
+            return {"networks": [{"mode": "container/bridge"}]}
+        ports = [{"name": f"port-{port}", "port": port, "protocol": "tcp"} for port in self.workload.ports]
+        return {"networks": [{"mode": "host"}], "portDefinitions": ports, "requirePorts": bool(ports)}
+
+    def env(self) -> Mapping[str, str]:
+        """The environment. Values of launch.yml take precedence."""
+        own = {"KOLLA_TASK_END": "stay"} if self.workload.is_task else {}
+        if self.workload.drains:  # Marathon has no hook that runs before SIGTERM.
+            own["KOLLA_START_MODE"] = "supervise"
+        return {**own, **self.workload.environ}
+
+    def upgrade(self) -> App:
+        workload, count = self.workload, max(self.workload.instances, 1)
+        if workload.is_task:
+            return {"maximumOverCapacity": 0, "minimumHealthCapacity": 0}
+        # One after the other: the old one still uses the host, the ports or the data.
+        if not workload.on_own_network or workload.ports or workload.of_kind(KEPT) or workload.is_each:
+            return {"maximumOverCapacity": 0, "minimumHealthCapacity": (count - 1) / count}
+        return {"maximumOverCapacity": 1, "minimumHealthCapacity": 1}
+
+    def parameters(self) -> Iterator[App]:
+        """Options of `docker run`."""
+        workload = self.workload
+        if workload.user is not None:
+            yield _parameter("user", str(workload.user))
+        yield from self.access()
+        yield _parameter("stop-signal", f"SIG{workload.stop_signal}")  # otherwise the image's own
+        if workload.read_only:
+            yield _parameter("read-only", "true")
+        for volume in workload.directories:
+            if volume.kind == TEMPORARY:
+                yield _parameter("tmpfs", f"{volume.path}:mode=1777")
+            elif volume.kind == NAMED:  # Marathon takes a name in `volumes` for a directory of the sandbox.
+                mode = ":ro" if volume.read_only else ""
+                yield _parameter("volume", f"{volume.source}:{volume.path}{mode}")
+            elif volume.propagation:
+                mode = f"{'ro' if volume.read_only else 'rw'},{volume.propagation}"
+                yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
+
+    def access(self) -> Iterator[App]:
+        access = self.workload.access
+        if access.privileged:
+            yield _parameter("privileged", "true")
+        else:
+            yield _parameter("cap-drop", "ALL")
+            for name in self.workload.capabilities:
+                yield _parameter("cap-add", name)
+        if access.is_confined:
+            yield _parameter("security-opt", "no-new-privileges")
+        for option in access.security_options:
+            yield _parameter("security-opt", option)
+        for device in access.devices:
+            yield _parameter("device", device)
+        for namespace in access.namespaces:
+            yield _parameter("cgroupns" if namespace == "cgroup" else namespace, "host")
+        for name, limit in access.limits.items():
+            yield _parameter("ulimit", f"{name}={limit}")
+
+    def volumes(self) -> Iterator[App]:
+        for volume in self.workload.volumes:
+            if volume.kind not in (NAMED, TEMPORARY) and not volume.propagation:
+                yield _volume(volume.path, self.workload.place(volume), "RO" if volume.read_only else "RW")
+        for place in sorted({posixpath.dirname(file.path) for file in self.workload.mounted}):
+            yield _volume(place, _files(self.workload, place), "RO")
+        for path, name in self.workload.secrets.items():
+            yield _volume(path, f"{SECRETS}/{name}", "RO")
+
+
+def _parameter(key: str, value: str) -> App:
+    return {"key": key, "value": value}
+
+
+def _volume(path: str, place: str, mode: str) -> App:
+    return {"containerPath": path, "hostPath": place, "mode": mode}

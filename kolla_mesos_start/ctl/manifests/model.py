@@ -1,0 +1,489 @@
+"""The containers of a deployment, as every launcher has to start them.
+
+There is one record for each service or task, made from its definition and `launch.yml`. Mistakes are
+collected as findings, not raised. The formats read only these records.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.ctl.directory import directory, instances
+from kolla_mesos_start.ctl.directory.container_settings import (
+    EACH,
+    HOST,
+    NAMED,
+    OWN,
+    SHARED,
+    TEMPORARY,
+    ContainerSettings,
+    Volume,
+    bad_place,
+    is_port,
+)
+from kolla_mesos_start.ctl.directory.directory import Contents, Deployment, Service
+from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, Finding, Issue, located
+from kolla_mesos_start.ctl.directory.launch import NAME, LaunchFile
+from kolla_mesos_start.ctl.manifests.names import name_of, names_of
+from kolla_mesos_start.ctl.validate.rules import (
+    build_graph,
+    known_graph,
+    missing_in,
+    ports_read,
+    rendered,
+)
+from kolla_mesos_start.ctl.zk.services import template_texts
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.forms import unusable
+from kolla_mesos_start.definition.model import Graph
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.tree.znodes import Znodes
+
+LONGEST_VARIABLE = (128 << 10) - 1  # bytes of NAME=value, Linux's limit
+ARGV = ("kolla_mesos_start",)
+HEALTH = (*ARGV, "health")
+READY = (*HEALTH, "--ready")
+TERM = "TERM"  # the stop signal
+STOP = (*ARGV, "stop", "--no-term")
+# Where a launcher mounts the secrets.
+VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
+CREDENTIAL = "auth"  # the file in the second
+# The directories of a host that the operator has to provide: one for each secret, mounted files, and data.
+SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
+# Where the agent itself writes; with a read-only root these have to be mounted.
+WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
+# Exit statuses after which another attempt can't help, and those that are no failure of the command.
+FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
+UNAVAILABLE = (69, 75)
+READ = "which the containers' users can read"  # of a secret, at the end of a line
+# The end of a note about other existing files: only the operator knows where they come from.
+FOREIGN = "which is not part of this deployment: remove it if it once was"
+# Of an image's name, as all launchers take it.
+_PART = "[a-z0-9]+([._-]+[a-z0-9]+)*"
+IMAGE = re.compile(
+    rf"([A-Za-z0-9.-]+(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
+    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@[a-z0-9]+:[0-9a-f]{32,})?"
+)
+MARGIN = 5  # seconds that a container has beyond its longest stop_grace
+
+
+class Mounted(NamedTuple):
+    """A file that the launcher mounts at `path`. `content` is None if the directory does not contain it."""
+
+    name: str
+    path: str
+    content: bytes | None
+
+
+class HostAccess(NamedTuple):
+    """What a container may do beyond the usual: most only with the host's consent.
+
+    `limits` are soft:hard by the names of ulimit. `namespaces` are those of the host: pid, ipc, cgroup.
+    """
+
+    new_privileges: bool = False
+    privileged: bool = False
+    namespaces: Sequence[str] = ()
+    limits: Mapping[str, str] = MappingProxyType({})
+    security_options: Sequence[str] = ()
+    devices: Sequence[str] = ()
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether no program may get more rights than it was started with."""
+        return not (self.new_privileges or self.privileged)
+
+
+class Workload(NamedTuple):
+    """The containers of one service, which are all alike.
+
+    `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
+    any if there are none. `is_each`: it has one on each of them. A task ends once its commands are done.
+    `generations` are those of its one-time commands. `env` holds all that the agent needs, but where the
+    secrets are mounted: `variables` and `credential` are their names. Where launch.yml names no network it is
+    the launcher's usual one.
+    """
+
+    service: str
+    name: str
+    project: str
+    is_task: bool
+    image: str
+    env: Mapping[str, str]
+    replicas: int
+    is_each: bool
+    hosts: Sequence[str]
+    generations: Sequence[str]
+    stop_grace: float
+    drains: bool
+    ports: Sequence[int]
+    volumes: Sequence[Volume]
+    mounted: Sequence[Mounted]
+    cpu: int | None
+    memory: int | None
+    user: int | None
+    read_only: bool
+    capabilities: Sequence[str]
+    variables: str | None
+    credential: str | None
+    on_host_network: bool
+    on_own_network: bool
+    access: HostAccess = HostAccess()
+    stop_signal: str = TERM
+    start_timeout: int | None = None
+    argv: Sequence[str] = ARGV
+
+    @property
+    def instances(self) -> int:
+        """How many containers it has."""
+        return len(self.hosts) if self.is_each else self.replicas
+
+    def of_kind(self, kind: str) -> Sequence[Volume]:
+        """Its volumes of this kind."""
+        return [volume for volume in self.volumes if volume.kind == kind]
+
+    def data(self, path: str) -> str:
+        """Where a host has the data that lie at `path` in the container."""
+        return f"{DATA}/{self.project}/{self.name}{path}"
+
+    def place(self, volume: Volume) -> str:
+        """The directory of the host that is a volume, for launchers without volumes of their own."""
+        if volume.kind == SHARED:
+            return shared_place(self.project, volume.source)
+        if volume.kind == NAMED:
+            return f"{DATA}/{self.project}/{NAMED}/{volume.source}"
+        return volume.source or self.data(volume.path)
+
+    @property
+    def directories(self) -> Sequence[Volume]:
+        """The volumes of launch.yml and, with a read-only root, the directories that the agent writes to."""
+        paths = {each.path for each in self.volumes}
+        written = WRITTEN if self.read_only else ()
+        return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """The names of the mounted secrets, by their paths."""
+        found = {VARIABLES_DIR: self.variables, CREDENTIAL_DIR: self.credential}
+        return {path: name for path, name in found.items() if name}
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """`env` and the paths of the secrets. Values of launch.yml take precedence."""
+        places = {}
+        if self.variables:
+            places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
+        if self.credential:
+            places["KOLLA_ZK_AUTH_FILE"] = f"{CREDENTIAL_DIR}/{CREDENTIAL}"
+        return {**self.env, **{name: value for name, value in places.items() if name not in self.env}}
+
+    @property
+    def needs_hook(self) -> bool:
+        """Whether the launcher must drain it before SIGTERM; in supervise mode the agent does so itself."""
+        return self.drains and self.env.get("KOLLA_START_MODE") != "supervise"
+
+    @property
+    def liveness(self) -> Sequence[str]:
+        """The probe after whose failure the launcher restarts a container. A failed check is no reason."""
+        return HEALTH if self.start_timeout is None else (*HEALTH, "--started", str(self.start_timeout))
+
+    @property
+    def grace(self) -> int:
+        """Seconds between the stop signal and SIGKILL."""
+        return int(self.stop_grace + MARGIN)
+
+
+class Secret(NamedTuple):
+    """A secret that a launcher mounts, and the workloads that use it."""
+
+    name: str
+    is_credential: bool
+    users: Sequence[Workload]
+
+
+class Model(NamedTuple):
+    """A whole deployment, its workloads by the names of their services."""
+
+    deployment: str
+    workloads: Sequence[Workload]
+
+    def secrets(self) -> Sequence[Secret]:
+        """All secrets, by name."""
+        users: dict[tuple[str, bool], list[Workload]] = {}
+        for each in self.workloads:
+            for path, name in each.secrets.items():
+                users.setdefault((name, path == CREDENTIAL_DIR), []).append(each)
+        return [Secret(*key, users[key]) for key in sorted(users)]
+
+    def shared(self) -> Mapping[str, Sequence[Workload]]:
+        """The shared volumes by name, with the workloads that use them."""
+        users: dict[str, list[Workload]] = {}
+        for each in self.workloads:
+            for name in dict.fromkeys(volume.source for volume in each.of_kind(SHARED)):
+                users.setdefault(name, []).append(each)
+        return dict(sorted(users.items()))
+
+
+class Manifests(NamedTuple):
+    """What a format makes: files by name, and lines that say what only the operator can make.
+
+    `whole`: all files in one document; by default they are concatenated.
+    """
+
+    files: Mapping[str, str]
+    notes: Sequence[str]
+    whole: str = ""
+
+
+class Site(NamedTuple):
+    """What the command line says: the deployment's name, the agent's prefix, variables of containers.
+
+    `hidden` are the names of variables that no manifest may hold.
+    """
+
+    deployment: str
+    prefix: str | None = None
+    given: Mapping[str, str] = MappingProxyType({})
+    hidden: Set[str] = frozenset()
+
+
+def filled(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document without empty values: None, and empty lists and mappings."""
+    return {key: value for key, value in document.items() if value not in (None, [], {})}
+
+
+def shared_place(project: str, name: str) -> str:
+    """Where each host has a shared volume."""
+    return f"{DATA}/{project}/shared/{name}"
+
+
+def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:
+    """The model, and the errors in launch.yml. The definitions must be valid."""
+    launch = deployment.launch
+    source = launch.source if launch.source.file else launch.source._replace(file="launch.yml")
+    sources = {**deployment.sources, NAME: source}
+    if not (launch.zookeeper or launch.services) and launch.defaults == ContainerSettings():
+        what = (
+            "is missing or empty: `zookeeper` and each service's `image` are required; see manifests --help"
+        )
+        return Model(site.deployment, ()), located([Issue(ERROR, NAME, what)], sources)
+    issues: list[Issue] = []
+    if not launch.zookeeper:
+        what = "zookeeper: is required: h1:2181,h2:2181 as the containers reach them"
+        issues.append(Issue(ERROR, NAME, what))
+    services = sorted(directory.enabled(deployment))
+    names = names_of(each.name for each in services)
+    workloads = [
+        _WorkloadReader(issues, deployment, site, service).workload(names[service.name])
+        for service in services
+    ]
+    issues += _ports_read(deployment, site, workloads)
+    return Model(site.deployment, workloads), located(issues, sources)
+
+
+def _ports_read(deployment: Deployment, site: Site, workloads: Sequence[Workload]) -> Iterator[Issue]:
+    """Warnings about ports that templates read from services that register none."""
+    without = {
+        each.service
+        for each in workloads
+        if not (each.is_task or each.ports or each.env.get("KOLLA_PORTS") or each.env.get("PORTS"))
+    }
+    for service in directory.enabled(deployment):
+        known = _known(deployment, site, service)
+        for file, text in template_texts(service.definition, service.files) if without else ():
+            if "ready_instances" not in text.text:
+                continue
+            node = f"{service.name}/{directory.FILES}/{file}" if file else service.name
+            for other, line in ports_read(text, *known, without):
+                what = (
+                    f"{text.label} of {service.name} reads a port of {other}, which registers none: add"
+                    f" `ports` to services.{other} in launch.yml"
+                )
+                yield Issue(WARNING, node, what, line=line if file else None)
+
+
+def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:
+    """The variables for the templates of a service."""
+    values = _texts({**deployment.variables, **service.variables.own})
+    return Znodes("", site.deployment, service.name, ""), {**values, **site.given}
+
+
+class _WorkloadReader:
+    """Makes the workload of one service."""
+
+    def __init__(self, issues: list[Issue], deployment: Deployment, site: Site, service: Service) -> None:
+        self.issues, self.site, self.service = issues, site, service
+        self.launch: LaunchFile = deployment.launch
+        self.settings: ContainerSettings = self.launch.of(service.name)
+        self.known = _known(deployment, site, service)
+
+    def workload(self, name: str) -> Workload:
+        settings = self.settings
+        document = load(self.service.definition)
+        graph = build_graph(document, *self.known) or known_graph(document, *self.known)
+        ports = self.ports()
+        replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
+        found = Workload(
+            service=self.service.name,
+            name=name,
+            project=name_of(self.site.deployment),
+            is_task=graph.daemon is None,
+            image=self.image(),
+            env=self.env(graph, ports),
+            replicas=1 if replicas is None else replicas,
+            is_each=settings.replicas == EACH,
+            hosts=self.launch.hosts_of(self.service.name),
+            generations=sorted({each.generation for each in graph.steps if each.generation}),
+            stop_grace=max((step.stop_seconds for step in graph.steps), default=0),
+            drains=bool(graph.daemon and graph.daemon.drains),
+            ports=ports,
+            volumes=settings.volumes or (),
+            mounted=_mounted(graph, self.service.files),
+            cpu=settings.cpu,
+            memory=settings.memory,
+            user=settings.user,
+            read_only=bool(settings.read_only),
+            capabilities=settings.capabilities or (),
+            variables=settings.variables,
+            credential=settings.credential,
+            on_host_network=settings.network == HOST,
+            on_own_network=settings.network == OWN,
+            access=self.access(),
+            stop_signal=settings.stop_signal or TERM,
+            start_timeout=settings.start_timeout,
+        )
+        self.check_places(found)
+        return found
+
+    def access(self) -> HostAccess:
+        settings = self.settings
+        namespaces = {"pid": settings.pid, "ipc": settings.ipc, "cgroup": settings.cgroup}
+        return HostAccess(
+            bool(settings.new_privileges),
+            bool(settings.privileged),
+            [name for name, value in namespaces.items() if value == HOST],
+            settings.limits or {},
+            settings.security_options or (),
+            settings.devices or (),
+        )
+
+    def check_places(self, workload: Workload) -> None:
+        """Check that each path is mounted once and contains no separator of a runtime."""
+        volumes = [each.path for each in workload.directories]
+        if any(each.source == "/" for each in workload.volumes):
+            what = f"volumes: {workload.service} has the whole file system of its host"
+            label = self.launch.label(self.service.name, "volumes")
+            self.issues.append(Issue(WARNING, NAME, what, label))
+        for path in workload.secrets.keys() & set(volumes):
+            self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
+        for file in workload.mounted:
+            what = f"files.{file.name}.mounted: "
+            if bad_place(file.path) or bad_place(f"/{file.name}"):
+                what += "expected an absolute path, and the name of a file, without colon, \\ and .."
+            elif posixpath.dirname(file.path) in (*volumes, *workload.secrets):
+                what += "something else is mounted at its directory: choose another one"
+            else:
+                continue
+            self.issues.append(Issue(ERROR, self.service.name, what))
+
+    def image(self) -> str:
+        if self.settings.image is None:
+            what = f"image: is required: {self.service.name} has none, nor has `defaults`"
+            self.issues.append(Issue(ERROR, NAME, what, f"services.{self.service.name}"))
+            return ""
+        image = self.rendered("image", self.settings.image)
+        reference = IMAGE.fullmatch(image or "")
+        if reference is None:
+            if image is not None:
+                what = "expected registry/name:tag, without spaces, the name in lowercase letters"
+                self.wrong("image", f"{what}, found {image!r}")
+        elif not (reference["tag"] or reference["digest"]):
+            what = f"image: {image} of {self.service.name} has no tag: each host takes what is `latest` there"
+            label = self.launch.label(self.service.name, "image")
+            self.issues.append(Issue(WARNING, NAME, what, label))
+        return image or ""
+
+    def ports(self) -> Sequence[int]:
+        found: list[int] = []
+        for text in self.settings.ports or ():
+            port = self.rendered("ports", text)
+            if port is None:
+                continue
+            if not is_port(port):
+                self.wrong("ports", f"expected a port, but {text} is {port!r} for {self.service.name}")
+            elif int(port) in found:
+                self.wrong("ports", f"{port} is here twice, for {self.service.name}")
+            else:
+                found.append(int(port))
+        return found
+
+    def env(self, graph: Graph, ports: Sequence[int]) -> Mapping[str, str]:
+        own = {
+            "KOLLA_ZK_HOSTS": self.launch.zookeeper,
+            "KOLLA_SYSTEM_PREFIX": self.site.prefix,
+            "KOLLA_APP_ID": f"/{self.site.deployment}/{self.service.name}",
+            "KOLLA_GENERATION": self.launch.tag,
+            "KOLLA_PORTS": ",".join(map(str, ports)),
+            "KOLLA_START_MODE": "supervise" if _is_restarted(graph) else None,
+            "KOLLA_STOP_SIGNAL": None if self.settings.stop_signal == TERM else self.settings.stop_signal,
+        }
+        given = {name: self.value(name, text) for name, text in (self.settings.env or {}).items()}
+        return {**{name: value for name, value in own.items() if value}, **given}
+
+    def value(self, name: str, text: str) -> str:
+        """The rendered value of an environment variable."""
+        value = self.rendered("env", text) or ""
+        wrong = unusable(value)
+        if not wrong and len(f"{name}={value}".encode()) > LONGEST_VARIABLE:
+            wrong = "no process can be given so much: 128 KiB are the limit"
+        if wrong:
+            self.wrong("env", f"{name} of {self.service.name}: {wrong}")
+        return value
+
+    def rendered(self, key: str, text: str) -> str | None:
+        """A rendered template of launch.yml, with the variables, `tag` and `role`; None after an error."""
+        znodes, variables = self.known
+        own = {
+            "role": self.service.name.rpartition("/")[2],
+            **({"tag": self.launch.tag} if self.launch.tag else {}),
+        }
+        template, known = Text(text, text), {**variables, **own}
+        shown = {name: value for name, value in known.items() if name not in self.site.hidden}
+        try:
+            missing = missing_in(template, znodes, known)
+            if missing:
+                nor = ", nor has launch.yml a `tag`" if "'tag'" in missing else ""
+                self.wrong(key, f"{self.service.name} has no variable {missing}{nor}")
+            elif missing_in(template, znodes, shown):
+                file = f"put it into a file of {self.service.name}"
+                self.wrong(key, f"{text} contains a secret, and manifests contain no secrets: {file}")
+            else:
+                return rendered(template, znodes, known)
+        except CannotRender as error:
+            self.wrong(key, error.reason)
+        return None
+
+    def wrong(self, key: str, what: str) -> None:
+        label = self.launch.label(self.service.name, key)
+        self.issues.append(Issue(ERROR, NAME, f"{key}: {what}", label))
+
+
+def _is_restarted(graph: Graph) -> bool:
+    """Whether the daemon's parent has to restart it after a change."""
+    on_change = graph.daemon and graph.daemon.on_change
+    return bool(on_change and on_change.kind == "restart")
+
+
+def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
+    """The mounted files, each once."""
+    every = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
+    return [Mounted(name, path, files.get(name)) for path, name in sorted(every.items())]
+
+
+def _texts(contents: Contents) -> Mapping[str, str]:
+    return {name: data.decode() for name, data in contents.items()}

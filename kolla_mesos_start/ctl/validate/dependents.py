@@ -1,0 +1,51 @@
+"""The services that depend on another one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kolla_mesos_start.ctl.directory.directory import Deployment, Service
+from kolla_mesos_start.ctl.validate.rules import known_graph
+from kolla_mesos_start.ctl.zk import published
+from kolla_mesos_start.ctl.zk.published import Nodes
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.model import Members
+from kolla_mesos_start.errors import BadDefinition
+from kolla_mesos_start.tree.znodes import Znodes
+
+
+def dependents(nodes: Nodes, znodes: Znodes, given: Mapping[str, str]) -> list[str]:
+    """The names of other services that wait for a command, the daemon or the members of this service.
+
+    If another service has the same role, only services that wait for its members depend on this one. `given`
+    are the variables of KOLLA_VARIABLES_DIR. An unreadable definition has no dependencies.
+    """
+    name = znodes.service_name
+    deployment = published.deployment(nodes)
+    others = [each for each in deployment.services if each.definition and each.name != name]
+    needed = {name} if _role(name) in {_role(each.name) for each in others} else {name, f"{_role(name)}/"}
+    return sorted(
+        each.name
+        for each in others
+        if needed.intersection(_needs(deployment, each, znodes._replace(service_name=each.name), given))
+    )
+
+
+def _role(service: str) -> str:
+    return service.rpartition("/")[2]
+
+
+def _needs(
+    deployment: Deployment, service: Service, znodes: Znodes, given: Mapping[str, str]
+) -> Iterator[str]:
+    """The services that it waits for, and the roles, which end with /."""
+    try:
+        document = load(service.definition)
+    except BadDefinition:
+        return
+    for values in service.variables.hosts.values() or [{}]:
+        contents = {**deployment.variables, **service.variables.own, **values}
+        variables = {name: data.decode(errors="replace") for name, data in contents.items()}
+        for command in known_graph(document, znodes, {**variables, **given}).steps:
+            for each in command.inside:
+                yield each.service if isinstance(each, Members) else f"{each.role}/"

@@ -1,0 +1,470 @@
+"""The operator's connection to ZooKeeper: the agent's own client, and the requests that the tools make.
+
+A request waits for as long as an outage lasts, and is sent again after it. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
+from kolla_mesos_start.ctl.zk.interrupts import SIGINT, InterruptibleLoop
+from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
+from kolla_mesos_start.loop import Loop, now
+from kolla_mesos_start.settings import LABELS, Settings
+from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
+from kolla_mesos_start.zookeeper.lock import Queues
+from kolla_mesos_start.zookeeper.query import Query, Znode
+from kolla_mesos_start.zookeeper.wire import (
+    ACL,
+    UNREADABLE,
+    BadVersionError,
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    GetACL,
+    GetChildren2,
+    GetData,
+    Id,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SetACL,
+    SetData,
+    Sync,
+    ZnodeStat,
+)
+
+log = logging.getLogger(__name__)
+
+QUIET = 2.0  # seconds after which a connection that is not made yet is reported
+TRIES = 5  # of a write: each fails only if somebody creates or removes the znode between two requests
+# How others changed a znode, so that a transaction was refused.
+MEANWHILE = {
+    NoNodeError: "was removed",
+    NodeExistsError: "was made",
+    BadVersionError: "was changed",
+    NotEmptyError: "has got a child (of a container that has started?)",
+}
+PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
+
+
+class OperatorClient(Client):
+    """A client whose znodes have the ACL that `acl.yml` plans, or without one that of KOLLA_ZK_ACL."""
+
+    expected = (*Client.expected, NotEmptyError)
+
+    def __init__(self, settings: Settings, loop: Loop) -> None:
+        servers = settings.servers
+        servers.labels = LABELS._replace(hosts="--hosts or KOLLA_ZK_HOSTS")
+        super().__init__(servers, settings.session_timeout, settings.znode_acl, loop)
+        self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
+        self._plans: list[Plan | None] = []
+        self.session.on_unreadable(self._refuse_server)
+
+    def _refuse_server(self) -> None:
+        if not self._closing:
+            raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
+
+    def close(self) -> None:
+        SIGINT.call(super().close, deferred=True)
+
+    def _send(self, operations: Sequence[Any]) -> list[Any]:
+        send = super()._send
+        return SIGINT.call(lambda: send(operations), deferred=True)
+
+    def _deny(self, denied: NoRight) -> None:
+        """Ignore it: the only ephemerals here are contenders for locks, and they end with the session."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The `acl.yml` of the deployment: the one that was set, else the one that is recorded."""
+        if not self._plans:
+            path = f"{self._deployment}/{NODE}"
+            data = read(self, [path])[path]
+            self._plans.append(recorded(path, data) if data else None)
+        return self._plans[-1]
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._plans.append(plan)
+
+    @property
+    def restricted(self) -> frozenset[str]:
+        """The variables that the plan gives to some services only."""
+        return frozenset(self.plan.variables if self.plan else ())
+
+    def forget_plan(self) -> None:
+        """Forget the plan: it is read again when needed."""
+        self._plans.clear()
+
+    def creation(self, path: str, data: bytes, flags: int = 0) -> Create:
+        return Create(path, data, self._planned(path), flags)
+
+    def _planned(self, path: str) -> Sequence[ACL]:
+        if self.plan is None:
+            return self.acl
+        is_own = f"{path}/".startswith(f"{self._deployment}/")
+        return entries(self.plan.acl(path[len(self._deployment) + 1 :]) if is_own else self.plan.above)
+
+
+class UnreadableServer(AgentError):
+    """The server speaks another protocol."""
+
+    status = 69
+
+
+class Changes:
+    """Changes for one transaction (`commit`); a version of -1 stands for any."""
+
+    def __init__(self, client: OperatorClient) -> None:
+        self.client = client
+        self.operations: list[Any] = []
+
+    def create(self, path: str, data: bytes = b"", acl: Sequence[ACL] = ()) -> None:
+        self.operations.append(Create(path, data, acl, 0) if acl else self.client.creation(path, data))
+
+    def set_data(self, path: str, data: bytes, version: int = -1) -> None:
+        self.operations.append(SetData(path, data, version))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        self.operations.append(Delete(path, version))
+
+    def check(self, path: str, version: int) -> None:
+        self.operations.append(CheckVersion(path, version))
+
+
+def connect(settings: Settings, loop: Loop | None = None) -> OperatorClient:
+    """A connected client, which the caller closes.
+
+    Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT. Refused credentials are met by the first request.
+    """
+    client, limit = OperatorClient(settings, loop or InterruptibleLoop()), settings.connect_timeout
+    begun = now()
+    client.session.quiet = True  # Only an outage is worth a line.
+    try:
+        quiet = QUIET if limit is None else min(QUIET, limit)
+        if not client.loop.wait(lambda: client.connected, now() + quiet) and quiet != limit:
+            until = f" (gives up after {limit:g} s)" if limit else ""
+            log.warning("connecting to ZooKeeper at %s%s%s", settings.hosts, settings.chroot, until)
+        client.connect(limit, begun=begun)
+    except BaseException:
+        client.close()
+        raise
+    client.session.quiet = False
+    return client
+
+
+def entries(acl: Acl) -> list[ACL]:
+    return [
+        ACL(sum(PERMISSIONS[letter] for letter in letters), Id(*who.split(":", 1)))
+        for who, letters in acl.items()
+    ]
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+def read(client: Client, paths: Iterable[str]) -> dict[str, bytes | None]:
+    """The data of each znode; None if it does not exist."""
+    return {path: znode.data if znode else None for path, znode in client.read(paths).items()}
+
+
+def mzxids(client: Client, paths: Iterable[str]) -> dict[str, int | None]:
+    """The zxid of the last change of each znode; None if it does not exist."""
+    return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
+
+
+def stats(client: Client, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
+    """The stat of each znode; None if it does not exist."""
+    return _results(client, {path: Exists(path, False) for path in paths})
+
+
+def sync(client: Client, path: str) -> None:
+    """Wait until our server has caught up with the leader."""
+    client.request(Sync(path), path)
+
+
+def children(client: Client, paths: Iterable[str]) -> dict[str, Sequence[str]]:
+    """The sorted names of the children of each znode; none if it does not exist."""
+    return {path: names or [] for path, names in client.children(paths).items()}
+
+
+def owners(client: Client, places: Iterable[str]) -> dict[str, int]:
+    """The paths below `places`, with the session that owns each; 0: none does, as in a copied tree."""
+    names = children(client, places)
+    found = stats(client, [f"{place}/{name}" for place in names for name in names[place]])
+    return {path: stat.ephemeralOwner for path, stat in found.items() if stat}
+
+
+def answers(
+    client: Client, queries: Iterable[Query], *, watch: bool = False, denied: set[str] | None = None
+) -> dict[Query, Any]:
+    """The answer to each query. With `watch`, the session reports the paths that change later.
+
+    Paths that we have no right to read are added to `denied` and count as absent; without it they are an
+    error.
+    """
+    found: dict[Query, Any] = {}
+    new = list(queries)
+    while new:
+        found.update(_results(client, {query: _question(query, watch) for query in new}, denied=denied))
+        # Reading an absent znode sets no watch; `exists` does. One that was created meanwhile is read again.
+        absent = [query for query in new if watch and found[query] is None and not query.stat]
+        stats = _results(client, {query: Exists(query.path, True) for query in absent})
+        new = [query for query, stat in stats.items() if stat and query.path not in (denied or ())]
+    for query, value in found.items():
+        if not query.stat and query.children:
+            found[query] = tuple(sorted(value[0])) if value else ()
+        elif not query.stat:
+            found[query] = Znode(*value) if value else None
+    return found
+
+
+def _question(query: Query, watch: bool) -> Any:
+    if query.stat:
+        return Exists(query.path, watch)
+    return (GetChildren2 if query.children else GetData)(query.path, watch)
+
+
+def _results(
+    client: Client,
+    operations: Mapping[Any, Any],
+    *ignored: type[Exception],
+    denied: set[str] | None = None,
+) -> dict[Any, Any]:
+    """The result of each request; None for an error that is `ignored`, by default that of an absent znode."""
+    results = client.each(operations)
+    if denied is not None:
+        refused = [key for key, result in results.items() if isinstance(result, NoAuthError)]
+        denied.update(operations[key].path for key in refused)
+        results.update(dict.fromkeys(refused))
+    _check(operations, results, *(ignored or (NoNodeError,)))
+    return {key: None if isinstance(result, Exception) else result for key, result in results.items()}
+
+
+def _check(operations: Mapping[Any, Any], results: Mapping[Any, Any], *ignored: type[Exception]) -> None:
+    """Raise the first error among the results, unless it is `ignored`."""
+    for key, operation in operations.items():
+        result = results[key]
+        if not isinstance(result, Exception) or isinstance(result, ignored):
+            continue
+        done = DONE.get(type(operation).__name__, "read")
+        if isinstance(result, DENIED):
+            raise NoRight(operation.path, done, result) from result
+        if isinstance(result, NotEmptyError):
+            what = f"{operation.path} can't be {done}: something was made below it meanwhile; try again"
+            raise ChangedMeanwhile(what) from result
+        raise AgentError(f"{operation.path} can't be {done}: {type(result).__name__}") from result
+
+
+class CurrentAcl(NamedTuple):
+    """The current ACL of a znode, and its version."""
+
+    acl: Acl
+    version: int
+
+
+def acls(client: Client, paths: Iterable[str]) -> dict[str, CurrentAcl]:
+    """The ACL of each znode that exists."""
+    found = _results(client, {path: GetACL(path) for path in paths})
+    return {path: CurrentAcl(_acl(path, got[0]), got[1].acl_version) for path, got in found.items() if got}
+
+
+def _acl(path: str, found: Sequence[ACL]) -> Acl:
+    if any(entry.id.scheme == "digest" and entry.id.id.endswith(":x") for entry in found):
+        # ZooKeeper shows digests only to identities that may change the ACL.
+        raise AccessDenied(f"the ACL of {path} can't be read in full: this takes the operator's credential")
+    return joined(
+        (
+            f"{entry.id.scheme}:{entry.id.id}",
+            "".join(letter for letter, bit in PERMISSIONS.items() if entry.perms & bit),
+        )
+        for entry in found
+    )
+
+
+def set_acls(client: Client, wanted: Mapping[str, CurrentAcl]) -> set[str]:
+    """Set ACLs whose versions are still those given; returns the paths of the others."""
+    requests = {path: SetACL(path, entries(each.acl), each.version) for path, each in wanted.items()}
+    results = client.each(requests)
+    refused = {path for path, result in results.items() if isinstance(result, BadVersionError)}
+    left = {path: request for path, request in requests.items() if path not in refused}
+    _check(left, results, NoNodeError)
+    return refused
+
+
+class BadPlan(BadDefinition):
+    """A recorded `acl.yml` has errors."""
+
+    subject = "acl"
+
+
+def recorded(path: str, data: bytes) -> Plan:
+    """The `acl.yml` that is recorded at `path`."""
+    try:
+        plan, issues = parse(json.loads(data))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        issues = [("", "not as `publish` records it")]
+    if issues:
+        wrong = "; ".join(f"{label}: {issue}".lstrip(": ") for label, issue in issues)
+        raise BadPlan([f"{path}: {wrong}: publish a directory with an acl.yml"])
+    return plan
+
+
+def write(client: OperatorClient, path: str, data: bytes) -> None:
+    """Create a znode or replace its data; its parent must exist."""
+    # It is set first: the right to write here does not include the right to create beside it.
+    write_together(client, {path: data}, {path})
+
+
+def create(client: OperatorClient, path: str, data: bytes = b"") -> None:
+    """Create a znode. Raises NodeExistsError if it exists; the request is sent only once."""
+    try:
+        client.attempt(client.creation(path, data), path)
+    except Outage as lost:
+        raise Unanswered(f"{path} can't be created: the connection to ZooKeeper was lost") from lost
+
+
+def create_each(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
+    """Create those that are absent, all together; their parents must exist."""
+    _results(client, {path: client.creation(path, data) for path, data in nodes.items()}, NodeExistsError)
+
+
+def create_parents(
+    client: OperatorClient, paths: Iterable[str], existing: Set[str] = frozenset()
+) -> list[str]:
+    """Create the absent ancestors of `paths`, and return them; `existing` are known to exist.
+
+    Only absent ones are written: operators may only have the right to read the upper ones.
+    """
+    found = read(client, set(parents(paths)) - existing)
+    absent = [path for path, data in found.items() if data is None]
+    for depth in sorted({path.count("/") for path in absent}):
+        create_each(client, {path: b"" for path in absent if path.count("/") == depth})
+    return absent
+
+
+def parents(paths: Iterable[str]) -> Iterator[str]:
+    """The ancestors of `paths`, without the root."""
+    for path in paths:
+        while (path := path.rpartition("/")[0]) != "":
+            yield path
+
+
+def write_together(client: OperatorClient, nodes: Mapping[str, bytes], existing: Set[str]) -> None:
+    """Create or replace znodes, all together. `existing` have been found; the parents of the others exist."""
+    left, there = set(nodes), set(existing)
+    for last in [False] * TRIES + [True]:
+        requests = {
+            path: SetData(path, nodes[path], -1) if path in there else client.creation(path, nodes[path])
+            for path in nodes
+            if path in left
+        }
+        results = client.each(requests)
+        # Others removed or created these meanwhile, or our first attempt was applied before an outage.
+        left = {p for p, result in results.items() if isinstance(result, (NoNodeError, NodeExistsError))}
+        _check(requests, results, *(() if last else (NoNodeError, NodeExistsError)))
+        if not left:
+            return
+        there ^= left
+
+
+def remove(client: Client, path: str) -> None:
+    """Remove a znode, if it exists."""
+    _results(client, {path: Delete(path, -1)})
+
+
+class ChangedMeanwhile(AgentError):
+    """A transaction was refused: the znodes have changed since they were read. Nothing was applied."""
+
+    status = 1
+
+
+class Unanswered(AgentError):
+    """The connection was lost during a transaction: it is unknown whether it was applied."""
+
+    status = 69
+
+
+def commit(changes: Changes, what: str) -> None:
+    """Apply all changes or none. They are sent once: after Unanswered, the caller looks up the result."""
+    try:
+        changes.client.transaction(changes.operations, what)
+    except Outage as lost:
+        raise Unanswered(f"{what}: the connection to ZooKeeper was lost") from lost
+    except Refused as refused:
+        how = MEANWHILE[type(refused.cause)]
+        raise ChangedMeanwhile(f"{what}: {refused.path} {how} meanwhile; try again") from refused
+
+
+@contextmanager
+def unfinished(what: str) -> Iterator[None]:
+    """Log `what` if the block is interrupted, for example by Ctrl-C; not for ChangedMeanwhile."""
+    try:
+        yield
+    except ChangedMeanwhile:
+        raise
+    except BaseException:
+        log.warning("not finished: %s", what)
+        raise
+
+
+def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
+    """Create the absent ones of `nodes` in their order (parents first), all or none.
+
+    Raises ChangedMeanwhile if the parent of the first is missing.
+    """
+    before: list[str] = []
+    while absent := [path for path, data in read(client, nodes).items() if data is None]:
+        transaction = Changes(client)
+        for path in absent:
+            transaction.create(path, nodes[path])
+        try:
+            commit(transaction, f"{absent[0]} can't be created")
+        except (ChangedMeanwhile, Unanswered):
+            # Others created some of them; or ours was applied, and only the reply was lost.
+            if absent == before:
+                raise
+        before = absent
+
+
+def remove_all(client: Client, paths: Sequence[str], versions: Mapping[str, int]) -> None:
+    """Remove znodes in their order (children first). Raises ChangedMeanwhile if one has a new child.
+
+    A znode whose version is no longer that in `versions` is kept.
+    """
+    deletions = {path: Delete(path, versions.get(path, -1)) for path in paths}
+    _results(client, deletions, NoNodeError, BadVersionError)
+
+
+def below(client: OperatorClient, roots: Sequence[str]) -> list[str]:
+    """All descendants of `roots`, children before their parents."""
+    found: list[str] = []
+    level = list(roots)
+    while level:
+        names = children(client, level)
+        level = [f"{path}/{name}" for path in level for name in names[path]]
+        found += level
+    return found[::-1]
+
+
+def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> str | None:
+    """The path of our contender once it is first in the queue for `lock`; None after `limit` seconds."""
+    deadline, watches = now() + limit, client.watches
+    while (contender := queues.turn(lock)) is None:
+        if not all(map(watches.is_known, queues.queries(lock))):
+            watches.watch(queues.queries(lock))
+            client.loop.wait(watches.fresh)  # The contender before us may be dead.
+            continue
+        seen = watches.changes
+        if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
+            return None
+    return contender

@@ -1,0 +1,136 @@
+"""The record of publications and of operators' actions: the only events that leave no other trace.
+
+    <deployment>/.events        JSON: a list of entries, the oldest first; only the operator may write it
+
+An entry has names and counts, never a value. The list is bounded: the oldest entries are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.zk import connection
+from kolla_mesos_start.ctl.zk.connection import (
+    ChangedMeanwhile,
+    Changes,
+    OperatorClient,
+    Unanswered,
+    log,
+)
+from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.znodes import Znodes
+
+MAX_ENTRIES = 200
+MAX_DATA = 64 * 1024  # bytes of all entries
+MAX_NAMES = 20  # in an entry
+MAX_TEXT = 200  # characters of each text
+TRIES = 50  # Each is refused only if another operator has written between two requests.
+
+
+class Entry(NamedTuple):
+    """An action of an operator. `at`: seconds since the epoch, by the operator's clock.
+
+    `services` are those that it concerns; empty: all. `names` are what it is about: changed znodes below the
+    deployment, a command, hosts; `total` is how many there are in all. `detail`: in a few words, how.
+    """
+
+    at: float
+    by: str
+    action: str
+    services: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    total: int = 0
+    detail: str = ""
+
+
+def append(
+    client: OperatorClient,
+    znodes: Znodes,
+    action: str,
+    names: Sequence[str] = (),
+    *,
+    services: Iterable[str] = (),
+    detail: str = "",
+) -> None:
+    """Record an action that is done, or about to be. A lost record is only logged."""
+    entry = Entry(time.time(), operator(), action, tuple(services), tuple(names), len(names), detail)
+    try:
+        merge(client, znodes, [entry])
+    except (AccessDenied, ChangedMeanwhile) as error:
+        log.warning("`events` will not show this: %s", error.reason)
+
+
+def merge(client: OperatorClient, znodes: Znodes, entries: Sequence[Entry]) -> None:
+    """Add entries to the record, by their time."""
+    path = znodes.events
+    if not entries:
+        return
+    for last in [False] * TRIES + [True]:
+        znode = client.read([path])[path]
+        found = decode(znode.data) if znode else []
+        data = encode(sorted({*found, *map(_bounded, entries)}, key=lambda each: each.at))
+        changes = Changes(client)
+        if znode is None:
+            changes.create(path, data)
+        else:
+            changes.set_data(path, data, znode.stat.version)
+        try:
+            connection.commit(changes, f"{path} can't be written")
+            return
+        except (ChangedMeanwhile, Unanswered):
+            # Another operator was faster; or ours was applied, and then it is among those found.
+            if last:
+                raise
+
+
+def encode(entries: Sequence[Entry]) -> bytes:
+    """The newest entries, as many as there may be."""
+    kept = [json.dumps(each._asdict()) for each in entries[-MAX_ENTRIES:]]
+    while sum(len(each) + 2 for each in kept) > MAX_DATA:
+        del kept[0]
+    return f"[{', '.join(kept)}]".encode()
+
+
+def decode(data: bytes) -> list[Entry]:
+    """The entries; those that no tool has written are left out."""
+    try:
+        found = json.loads(data) if len(data) <= MAX_DATA else []
+    except (ValueError, RecursionError):
+        return []
+    entries = map(_entry, found if isinstance(found, list) else [])
+    return [each for each in entries if each is not None]
+
+
+def _entry(found: Any) -> Entry | None:
+    try:
+        entry = Entry(
+            at=float(found["at"]),
+            by=str(found["by"]),
+            action=str(found["action"]),
+            services=tuple(map(str, found["services"])),
+            names=tuple(map(str, found["names"])),
+            total=int(found["total"]),
+            detail=str(found["detail"]),
+        )
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return None
+    return _bounded(entry) if 0 <= entry.at < 1e11 else None
+
+
+def _bounded(entry: Entry) -> Entry:
+    return entry._replace(
+        by=_text(entry.by),
+        action=_text(entry.action),
+        services=tuple(map(_text, entry.services[:MAX_NAMES])),
+        names=tuple(map(_text, entry.names[:MAX_NAMES])),
+        detail=_text(entry.detail),
+    )
+
+
+def _text(text: str) -> str:
+    return printable(text[:MAX_TEXT])

@@ -1,0 +1,323 @@
+"""Makes a directory for `kolla_mesos_ctl` from lifted containers and their graph.
+
+    variables.yml, secrets.yml   addresses; the kinds of the secrets that files and steps use
+    services/<role>/<name>/      a definition for each daemon and each step, its files, values of single hosts
+    launch.yml                   images, volumes, and the hosts of each service
+    report.txt                   what is left to the operator, and what the import could not express
+    imported.json                each file's host and path, and each step's task; not published
+
+In a container the agent writes Kolla's own config.json and its files, and then runs `kolla_start`.
+This module makes the definitions; `service`, `launch_settings` and `report` make the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.kolla_ansible import graph as graphs
+from kolla_mesos_start.kolla_ansible import launch_settings, lift, report
+from kolla_mesos_start.kolla_ansible.clusters import Cluster
+from kolla_mesos_start.kolla_ansible.containers import Daemon, Kind, Step, executed
+from kolla_mesos_start.kolla_ansible.emitted import Emitted, Imported
+from kolla_mesos_start.kolla_ansible.graph import Edge
+from kolla_mesos_start.kolla_ansible.hosts import OWN_HOSTNAME
+from kolla_mesos_start.kolla_ansible.launch_settings import environment
+from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.service import Service, Settings
+
+PREFIX = "openstack"
+TOOLBOX = "kolla_toolbox"
+PLAYBOOK = "steps.yml"
+NO_SERVERS = "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)"
+
+
+def emit(imported: Imported) -> Emitted:
+    """All files of the directory."""
+    return _Emission(imported).all()
+
+
+class _Emission:
+    def __init__(self, imported: Imported) -> None:
+        self.imported, self.rules = imported, imported.rules
+        self.daemons = imported.containers.daemons
+        self.steps = {step.name: step for step in imported.containers.steps}
+        self.retiring = graphs.retiring(imported.graph, imported.containers)
+        self.made = Emitted(refused=list(imported.refused))
+        self.services: dict[str, Any] = {}
+        self.roles: dict[tuple[str, ...], str] = {}
+        roles = {name: each.role for name, each in self.steps.items()}
+        roles.update({name: each.role for name, each in self.daemons.items()})
+        self.paths = {name: f"{PREFIX}/{role}/{name}" for name, role in roles.items()}
+        tags = {name: launch_settings.tag(each.first) for name, each in self.daemons.items()}
+        self.tag = Counter(tags.values()).most_common(1)[0][0] if tags else ""
+        tags.update({name: launch_settings.tag(self.settings_of(each)) for name, each in self.steps.items()})
+        self.tags = {name: own or self.tag for name, own in tags.items()}
+
+    def all(self) -> Emitted:
+        for daemon in self.daemons.values():
+            self.daemon(daemon)
+        for step in self.steps.values():
+            self.step(step)
+        self.launch()
+        self.variables()
+        report.add_tasks(self.made, self.imported)
+        self.made.files["report.txt"] = report.text(self.made, self.imported, len(self.services)).encode()
+        self.made.files["imported.json"] = report.record(self.made, self.imported).encode()
+        return self.made
+
+    def service(self, name: str, hosts: Sequence[str]) -> Service:
+        return Service(self.made, self.imported.names, self.imported.containers, self.paths[name], hosts)
+
+    # -- daemons ----------------------------------------------------------------------------------
+
+    def daemon(self, daemon: Daemon) -> None:
+        service = self.service(daemon.name, daemon.hosts)
+        settings = service.settings(daemon.settings)
+        retired_by = self.retiring.get(daemon.name)
+        found = {
+            "command": "kolla_start",
+            "dependencies": self.dependencies(daemon.name, service),
+            "retired_by": f"{retired_by}/run" if retired_by else "",
+            "files": service.config_files(daemon.settings),
+            "env": service.templates(environment(settings)),
+            "ready": service.templates(self.ready(daemon.name, settings)),
+        }
+        definition = {key: value for key, value in found.items() if value}
+        commands = self.inside(daemon.name, service, definition)
+        document: dict[str, Any] = {"commands": commands} if commands else {}
+        document["service"] = {"instances": len(daemon.hosts), "daemon": definition}
+        cluster = self.imported.clusters.by_daemon.get(daemon.name)
+        service.write(self.of_cluster(cluster, service, document) if cluster else document)
+        self.container(daemon.name, daemon.settings)
+
+    def inside(self, name: str, service: Service, daemon: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What each container of a daemon runs before it, once for the same task of all hosts."""
+        found: dict[str, Any] = {}
+        for task in self.imported.containers.inside.get(name, ()):
+            command = {"command": self.line(service, task)}
+            command.update({key: daemon[key] for key in ("env", "files") if key in daemon})
+            if command not in found.values():
+                found[f"inside_{len(found) + 1}" if found else "inside"] = command
+                self.made.add_task(service.path, task)
+        return found
+
+    def of_cluster(
+        self, cluster: Cluster, service: Service, document: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The definition of a daemon with the keys of its cluster's definition.
+
+        Its commands have the files and the environment of the daemon, and the files of the cluster.
+        """
+        imported = document["service"]["daemon"]
+        files = {**imported.get("files", {}), **service.files_of_cluster(cluster)}
+        env = imported.get("env", {})
+        given = cluster.content.get("definition") or {}
+        commands = {
+            name: {**command, "env": {**env, **command.get("env", {})}, "files": files}
+            for name, command in (given.get("commands") or {}).items()
+        }
+        daemon = {**imported, **(given.get("service") or {}).get("daemon", {}), "files": files}
+        daemon["env"] = {**env, **service.templates(cluster.environment)}
+        if "election" in daemon:
+            daemon["election"] = {**daemon["election"], "members": len(cluster.daemon.hosts)}
+        for step in cluster.replaced:
+            for task in step.tasks:
+                self.made.add_task(service.path, task)
+        return {
+            "commands": {**document.get("commands", {}), **commands},
+            "service": {**document["service"], "daemon": daemon},
+        }
+
+    def ready(self, name: str, settings: Settings) -> Mapping[str, Any]:
+        check = settings.get("healthcheck") or {}
+        test = check.get("test") or "NONE"
+        kind, *words = [test] if isinstance(test, str) else test
+        if kind in ("NONE", ""):
+            return {}
+        command = self.rules.ready_command(name) or (words[0] if kind == "CMD-SHELL" else words)
+        return {
+            "command": command,
+            "timeout": _number(check.get("timeout", 30)),
+            "fall": _number(check.get("retries", 3)),
+        }
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        service = self.service(step.name, [step.host])
+        make = {Kind.TOOLBOX: self.toolbox, Kind.EXEC: self.executed, Kind.BOOTSTRAP: self.bootstrap}
+        settings = self.settings_of(step)
+        self.made.note(settings)
+        found = {
+            "run_once": True,
+            "generation": self.tags[step.name],
+            **make[step.kind](step, service, settings),
+            "succeeds": self.rules.statuses(step.name),
+            "dependencies": self.dependencies(step.name, service),
+        }
+        used = {key: value for key, value in found.items() if value not in (None, {}, [], ())}
+        service.write({"commands": {"run": used}})
+        self.container(step.name, {step.host: settings})
+        if step.user:
+            self.services[service.path]["user"] = 0
+        for task in step.tasks:
+            self.made.add_task(service.path, task)
+
+    def settings_of(self, step: Step) -> Settings:
+        """The settings of the container of a step: its own, or a daemon's; empty if that is not imported."""
+        if step.kind is Kind.BOOTSTRAP:
+            return step.tasks[0].args
+        found = self.daemons.get(TOOLBOX if step.kind is Kind.TOOLBOX else step.image_of)
+        return found.settings.get(step.host, found.first) if found else {}
+
+    def toolbox(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
+        """Modules of ansible in kolla_toolbox, which has files such as clouds.yaml for them."""
+        playbook = self.playbook(step).encode()
+        service.add(PLAYBOOK, playbook)
+        # `publish` compares commands, not files, to say that a step has changed and does not run again.
+        dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
+        file = {"dest": dest, **({"owner": step.user} if step.user else {})}
+        return {
+            "command": _shell(f"ansible-playbook -i localhost, -c local {dest}"),
+            "user": step.user,
+            "env": service.templates(environment(settings)),
+            "files": {**service.config_files({step.host: settings}), PLAYBOOK: file},
+        }
+
+    def executed(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
+        """A command in the image of a daemon."""
+        in_container = executed(step.tasks[0])
+        assert in_container is not None
+        again = self.until_registered(service, in_container.line)
+        return {
+            "command": again or self.line(service, step.tasks[0]),
+            "env": service.templates({**environment(settings), **in_container.environment}),
+            "files": service.config_files({step.host: settings}),
+        }
+
+    def until_registered(self, service: Service, line: str) -> Sequence[str]:
+        """A command that is repeated until a daemon is listed on all hosts; empty without a rule for it."""
+        rule = self.rules.awaited(line)
+        daemon = self.daemons.get(rule["daemon"]) if rule else None
+        if rule is None or daemon is None:
+            return ()
+        hosts = [self.imported.names.own_values[host][OWN_HOSTNAME] for host in daemon.hosts]
+        pattern = "|".join(host.replace(".", "[.]") for host in hosts)
+        listed = f'[ "$({rule["lists"]} | grep -cE "[|] *({pattern}) *[|]")" -ge {len(hosts)} ]'
+        own = service.templates(self.rules.command(line))
+        return _shell(f"until {own} || exit; {listed}; do sleep 5; done")
+
+    def bootstrap(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
+        """A container of its own."""
+        own = settings.get("command")
+        return {
+            "command": lift.template(str(own).strip()) if own else "kolla_start",
+            "env": service.templates(environment(settings)),
+            "files": service.config_files({step.host: settings}),
+        }
+
+    def line(self, service: Service, task: Task) -> Sequence[str]:
+        """The command of an `exec` as a command of a container."""
+        in_container = executed(task)
+        assert in_container is not None
+        line = self.rules.command(in_container.line)
+        if task.module == "shell":
+            return _shell(service.templates(line))
+        # Without a shell for the words, which may be passwords.
+        return [*_shell('exec "$@"'), "bash", *service.templates(lift.words(line))]
+
+    def playbook(self, step: Step) -> str:
+        """The recorded modules, as ansible in kolla_toolbox runs them."""
+        tasks = []
+        for task in step.tasks:
+            args = task.args.get("module_args") or {}
+            self.made.note(args)
+            tasks.append({"name": task.name, "no_log": True, str(task.args["module_name"]): args})
+        play = [{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]
+        return _as_texts(lift.template(formats.dumped([play])))
+
+    # -- dependencies -----------------------------------------------------------------------------
+
+    def dependencies(self, name: str, service: Service) -> list[Any]:
+        edges = [edge for edge in self.imported.graph.edges.get(name, ()) if edge.is_hard]
+        found: list[Any] = []
+        last: dict[str, dict[str, str]] = {}  # by role: the last step of each host
+        for edge in edges:
+            step = self.steps.get(edge.on)
+            if step and edge.is_local:
+                last.setdefault(step.role, {})[step.host] = f"{step.name}/run"
+            elif edge.on in self.paths:
+                found.append(self.dependency(edge))
+        # A dependency can't be empty: a host without such a step has another dependency twice.
+        known = [each if isinstance(each, str) else each["path"] for each in found]
+        for role, paths in last.items():
+            other = [*known, *paths.values()][0]
+            found.append(service.of_each_host(f"after_{role}", paths, other))
+        return found
+
+    def dependency(self, edge: Edge) -> Any:
+        if edge.on in self.steps:
+            is_same = self.tags[edge.name] == self.tags[edge.on]
+            return f"{edge.on}/run" if is_same else {"path": f"{edge.on}/run", "generation": "any"}
+        path, count = f"{edge.on}/daemon", len(self.daemons[edge.on].hosts)
+        if edge.is_new and edge.is_local:
+            return {"path": path, "scope": "local", "generation": self.tags[edge.on]}
+        if edge.is_new:
+            return {"path": path, "generation": self.tags[edge.on], "count": count, "exclusive": True}
+        if edge.is_all:
+            return {"path": path, "count": count}
+        return {"path": path, "scope": "local"} if edge.is_local else path
+
+    # -- the deployment ---------------------------------------------------------------------------
+
+    def container(self, name: str, by_host: Mapping[str, Settings]) -> None:
+        """Add a service to launch.yml."""
+        hosts = tuple(by_host)
+        role = self.roles.setdefault(hosts, f"hosts-{len(self.roles) + 1}" if self.roles else "hosts")
+        keys, left, refused = launch_settings.made(name, by_host, self.tag)
+        replicas = {"replicas": "each"} if len(hosts) > 1 else {}
+        self.services[self.paths[name]] = {"placement": role, **replicas, **keys}
+        self.made.left += left
+        self.made.refused += refused
+
+    def launch(self) -> None:
+        content: dict[str, Any] = {"tag": self.tag}
+        content["hosts"] = {role: list(hosts) for hosts, role in self.roles.items()}
+        if self.imported.zookeeper:
+            content["zookeeper"] = self.imported.zookeeper
+        else:
+            self.made.left.append(NO_SERVERS)
+        content["defaults"] = launch_settings.DEFAULTS
+        content["services"] = self.services
+        self.made.files["launch.yml"] = formats.dumped([content]).encode()
+
+    def variables(self) -> None:
+        names = self.imported.names
+        values = {name: value for name, value in names.addresses.items() if name in self.made.used}
+        secrets = {name: kind for name, kind in sorted(names.secrets.items()) if name in self.made.used}
+        self.made.files["variables.yml"] = formats.dumped([values]).encode()
+        self.made.files["secrets.yml"] = formats.dumped([secrets]).encode()
+
+
+def _shell(line: str) -> Sequence[str]:
+    """A command for a shell, with Kolla's config files in their places."""
+    return ["bash", "-c", f"sudo -E kolla_set_configs && {line}"]
+
+
+def _number(value: object) -> object:
+    """A number that kolla-ansible may write as a text; a template of one stays."""
+    text = str(value)
+    return int(text) if text.isdigit() else value
+
+
+def _as_texts(playbook: str) -> str:
+    """The template of a playbook, in which a value that is one variable stays a text, whatever it is.
+
+    Otherwise a password could be a number, or a template of ansible.
+    """
+    return re.sub(r": \{\{ (\w+) \}\}$", r": !unsafe {{ \1 | tojson }}", playbook, flags=re.MULTILINE)

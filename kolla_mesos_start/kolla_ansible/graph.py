@@ -1,0 +1,319 @@
+"""The dependencies of each daemon and step, with the reason for each.
+
+A hard edge is something without which the program can't start. A soft one is contacted later: it is listed,
+and nothing waits for it. Steps of one role keep their recorded order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kolla_mesos_start.kolla_ansible import clients, listeners
+from kolla_mesos_start.kolla_ansible.clients import Connection
+from kolla_mesos_start.kolla_ansible.containers import Containers, Daemon, Kind, Step
+from kolla_mesos_start.kolla_ansible.rules import Rules
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`name`, a daemon or a step, needs `on`. `is_local`: that on the same host; `is_all`: on each.
+
+    `is_new`: no container of an older release may be left.
+    """
+
+    name: str
+    on: str
+    reason: str
+    is_hard: bool = True
+    is_local: bool = False
+    is_all: bool = False
+    is_new: bool = False
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """An address at which nothing listens, or more than one daemon: those of `listening`."""
+
+    name: str
+    connection: Connection
+    listening: Sequence[str] = ()
+
+    @property
+    def what(self) -> str:
+        """The place of the address, and what listens there."""
+        verb = "listen" if len(self.listening) > 1 else "listens"
+        return f"{self.connection.place}: {' and '.join(self.listening) or 'nothing'} {verb}"
+
+    def address(self, real: Mapping[str, str]) -> str:
+        """The real address, by its stand-in."""
+        return f"{real.get(self.connection.address, self.connection.address)}:{self.connection.port}"
+
+    def shown(self, real: Mapping[str, str]) -> str:
+        """For people, with the real address of each stand-in."""
+        return f"{self.name}: {self.what} at {self.address(real)}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The edges by the name that needs them, and the addresses that not exactly one daemon answers."""
+
+    edges: Mapping[str, Sequence[Edge]]
+    unresolved: Sequence[Unresolved]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where hosts are: their addresses, the names that resolve to them, and the virtual addresses."""
+
+    addresses: Mapping[str, Sequence[str]]
+    names: Mapping[str, str]  # of addresses, by host name
+    virtual: Sequence[str]
+
+
+def derive(containers: Containers, rules: Rules, places: Places, *, is_upgrade: bool = False) -> Graph:
+    """Derive the graph of a recording, whose addresses are stand-ins."""
+    return _Derivation(containers, rules, places).graph(is_upgrade)
+
+
+class _Derivation:
+    def __init__(self, containers: Containers, rules: Rules, places: Places) -> None:
+        self.containers, self.rules, self.places = containers, rules, places
+        self.listeners = listeners.find(containers, rules, places.addresses, places.virtual)
+        every = [address for of_host in places.addresses.values() for address in of_host]
+        self.pattern = clients.pattern([*every, *places.virtual, *places.names])
+        self.unresolved: list[Unresolved] = []
+
+    def graph(self, is_upgrade: bool) -> Graph:
+        found: dict[str, dict[str, Edge]] = {}
+        for edge in (*self.of_daemons(), *self.of_steps(), *self.by_rules()):
+            of_name = found.setdefault(edge.name, {})
+            if edge.name != edge.on:
+                of_name[edge.on] = _joined(of_name[edge.on], edge) if edge.on in of_name else edge
+        for step, on in self.after_daemons() if is_upgrade else ():
+            of_name = found.setdefault(step.name, {})
+            known = of_name.get(on, Edge(step.name, on, "", is_hard=False))
+            reason = known.reason if known.is_hard else f"kolla-ansible upgrades {on} first"
+            # A command in a member of a cluster may need that all members are new.
+            is_local = known.is_local and step.kind is Kind.TOOLBOX
+            of_name[on] = Edge(step.name, on, reason, is_local=is_local, is_new=True)
+        edges = {name: list(of_name.values()) for name, of_name in found.items()}
+        return Graph(edges, self.unresolved)
+
+    # -- daemons ----------------------------------------------------------------------------------
+
+    def of_daemons(self) -> Iterator[Edge]:
+        for daemon in self.containers.daemons.values():
+            if not self.rules.is_ignored(daemon.name):
+                for host in daemon.hosts:
+                    yield from self.of_daemon(daemon, host)
+            yield from self.after_steps(daemon)
+
+    def of_daemon(self, daemon: Daemon, host: str) -> Iterator[Edge]:
+        files = self.containers.config_files(daemon.settings[host], host)
+        found = [each for file in files for each in clients.in_file(file, self.pattern)]
+        environment = daemon.settings[host].get("environment") or {}
+        found += clients.in_value(environment, "environment", self.pattern)
+        for each in found:
+            is_hard = bool(re.fullmatch(self.rules.hard, each.key))
+            yield from self.to_listeners(daemon.name, host, each, is_hard)
+
+    def after_steps(self, daemon: Daemon) -> Iterator[Edge]:
+        """Steps that create or migrate a database that the daemon uses, or fill a volume of its own."""
+        used = self.databases(daemon.first, daemon.hosts[0])
+        started = min(daemon.started.values(), default=0)
+        for step in self.containers.steps:
+            if step.kind is Kind.TOOLBOX:
+                common = sorted(used.keys() & set(clients.created_databases(step.tasks)))
+                why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
+            elif step.kind is Kind.BOOTSTRAP and step.number < started:
+                args = step.tasks[0].args
+                common = sorted(used.keys() & self.databases(args, step.host).keys())
+                shared = self.own_volumes(args) & self.own_volumes(daemon.first)
+                volumes = sorted(shared) if step.role == daemon.role else []
+                why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
+                why = why or (f"it shares the volume {volumes[0]}" if volumes else "")
+            else:
+                why = ""
+            if why:
+                yield Edge(daemon.name, step.name, why)
+
+    def databases(self, settings: Mapping[str, object], host: str) -> Mapping[str, str]:
+        """The databases that a container's files name, with the place."""
+        return {
+            name: f"{file.path}:{line}"
+            for file in self.containers.config_files(settings, host)
+            for name, line in clients.databases(file)
+        }
+
+    def own_volumes(self, settings: Mapping[str, object]) -> set[str]:
+        """Its named volumes, without those that all containers have."""
+        volumes = settings.get("volumes") or ()
+        assert isinstance(volumes, (list, tuple))
+        names = {str(volume).partition(":")[0] for volume in volumes}
+        return {
+            name
+            for name in names
+            if name and "/" not in name and not re.fullmatch(self.rules.common_volumes, name)
+        }
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def of_steps(self) -> Iterator[Edge]:
+        stages: dict[str, list[list[Step]]] = {}  # by role: each has what hosts do side by side
+        creators: dict[str, str] = {}
+        identity = next((step for step in self.containers.steps if self.is_identity(step)), None)
+        for step in self.containers.steps:
+            of_role = stages.setdefault(step.role, [])
+            if not of_role or not all(step.is_beside(other) for other in of_role[-1]):
+                of_role.append([])
+            of_role[-1].append(step)
+            for before in of_role[-2] if len(of_role) > 1 else ():
+                yield Edge(step.name, before.name, f"the recorded order of the role {step.role}")
+            found = list(clients.of_step(step, self.pattern))
+            if step.kind is Kind.BOOTSTRAP:
+                found += self.required(step)
+                yield from self.databases_of(step)
+            if step.kind is Kind.EXEC:
+                yield Edge(step.name, step.image_of, "it ran in this container", is_local=True)
+            for each in found:
+                yield from self.to_listeners(step.name, step.host, each, True)
+            for user in clients.database_logins(step.tasks):
+                if user in creators:
+                    yield Edge(step.name, creators[user], f"it logs in to the database as {user}")
+            creators.update(dict.fromkeys(clients.created_database_users(step.tasks), step.name))
+            # An upgrade has no step that creates the administrator.
+            if clients.uses_identity(step) and (not identity or step.number > identity.number):
+                why = "it talks to Keystone as an administrator"
+                if identity:
+                    yield Edge(step.name, identity.name, why)
+                if self.rules.identity["daemon"] in self.containers.daemons:
+                    yield Edge(step.name, self.rules.identity["daemon"], why)
+
+    def after_daemons(self) -> Iterator[tuple[Step, str]]:
+        """Steps that an upgrade runs after it has started the daemons of their role or of their database."""
+        for step in self.containers.steps:
+            used: set[str] = set()
+            if step.kind is Kind.BOOTSTRAP:
+                used.update(self.databases(step.tasks[0].args, step.host))
+            for daemon in self.containers.daemons.values():
+                started = max(daemon.started.values(), default=step.number)
+                common = used & self.databases(daemon.first, daemon.hosts[0]).keys()
+                if started < step.number and (common or daemon.role == step.role):
+                    yield step, daemon.name
+
+    def required(self, step: Step) -> Iterator[Connection]:
+        """The connections in the files of a one-time container that it can't start without."""
+        for file in self.containers.config_files(step.tasks[0].args, step.host):
+            for each in clients.in_file(file, self.pattern):
+                if re.fullmatch(self.rules.hard, each.key):
+                    yield each
+
+    def databases_of(self, step: Step) -> Iterator[Edge]:
+        used = self.databases(step.tasks[0].args, step.host)
+        for other in self.containers.steps:
+            if other.kind is Kind.TOOLBOX and other.number < step.number:
+                for name in sorted(used.keys() & set(clients.created_databases(other.tasks)))[:1]:
+                    yield Edge(step.name, other.name, f"{used[name]} uses the database {name}")
+
+    def is_identity(self, step: Step) -> bool:
+        """Whether it creates the administrator of Keystone."""
+        return any(re.search(self.rules.identity["step"], str(task.args)) for task in step.tasks)
+
+    # -- addresses --------------------------------------------------------------------------------
+
+    def to_listeners(self, name: str, host: str, connection: Connection, is_hard: bool) -> Iterator[Edge]:
+        address = self.places.names.get(connection.address, connection.address)
+        found = self.listeners.get((address, connection.port), ())
+        daemons = list(dict.fromkeys(each.daemon for each in found))
+        behind = list(dict.fromkeys(each.daemon for each in found if not each.is_proxy))
+        ruled = self.rules.answering(name, connection.port)
+        if ruled:
+            daemons = [each for each in ruled if each]
+        elif name not in daemons and (not daemons or len(behind) > 1):
+            self.unresolved.append(Unresolved(name, connection, behind))
+            return
+        if name in daemons:
+            return  # It is what listens there, or a member of the same cluster.
+        is_own = address in self.places.addresses.get(host, ())
+        for daemon in daemons:
+            yield Edge(name, daemon, connection.place, is_hard, is_own)
+
+    def by_rules(self) -> Iterator[Edge]:
+        modules: dict[str, list[str]] = {name: [] for name in self.containers.daemons}
+        for step in self.containers.steps:
+            modules[step.name] = [str(task.args.get("module_name", "")) for task in step.tasks]
+        for row in self.rules.needs:
+            needed = [each for each in modules if row["on"] and re.fullmatch(row["on"], each)]
+            reason, is_local, is_all = str(row["reason"]), bool(row.get("local")), bool(row.get("all"))
+            for name, used in modules.items():
+                if re.fullmatch(row["name"], name) and _has(used, row.get("module")):
+                    yield from (Edge(name, on, reason, is_local=is_local, is_all=is_all) for on in needed)
+
+
+def _has(modules: Sequence[str], pattern: str | None) -> bool:
+    return pattern is None or any(re.fullmatch(pattern, each) for each in modules)
+
+
+def _joined(one: Edge, other: Edge) -> Edge:
+    """Two edges as one: hard if one is, and local only if it is so on each host."""
+    reason = other.reason if other.is_hard and not one.is_hard else one.reason
+    is_hard, is_all = one.is_hard or other.is_hard, one.is_all or other.is_all
+    return Edge(one.name, one.on, reason, is_hard, one.is_local and other.is_local and not is_all, is_all)
+
+
+def retiring(graph: Graph, containers: Containers) -> Mapping[str, str]:
+    """The step after which no older container of a daemon may start: the first that migrates without them."""
+    found: dict[str, str] = {}
+    for step in containers.steps:
+        if step.kind is Kind.BOOTSTRAP:
+            for edge in graph.edges.get(step.name, ()):
+                if edge.is_new:
+                    found.setdefault(edge.on, step.name)
+    return found
+
+
+def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequence[Step]:
+    """Steps that wait for nothing, and that no rule knows: perhaps their dependencies were not found."""
+    return [
+        step
+        for step in containers.steps
+        if not any(edge.is_hard for edge in graph.edges.get(step.name, ()))
+        and not rules.needs_nothing(step.name)
+    ]
+
+
+def cycles(graph: Graph) -> Sequence[Sequence[str]]:
+    """The cycles of hard edges, one for each place where one closes."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for edge in graph.edges.get(name, ()):
+                if edge.is_hard:
+                    visit(edge.on, [*path, name])
+            done.add(name)
+
+    for name in graph.edges:
+        visit(name, [])
+    return found
+
+
+def against_order(graph: Graph, containers: Containers, *, is_upgrade: bool = False) -> Sequence[Edge]:
+    """Hard edges to something that kolla-ansible starts later.
+
+    In an upgrade the daemons run already.
+    """
+    numbers = {step.name: step.number for step in containers.steps}
+    numbers.update({each.name: min(each.started.values(), default=0) for each in containers.daemons.values()})
+    return [
+        edge
+        for edges in graph.edges.values()
+        for edge in edges
+        if edge.is_hard and numbers.get(edge.on, 0) > numbers.get(edge.name, 0)
+        if not is_upgrade or edge.is_new or edge.on not in containers.daemons
+    ]

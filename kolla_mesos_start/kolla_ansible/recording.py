@@ -1,0 +1,318 @@
+"""Runs the copied playbooks once, and reads the trace of the recorder.
+
+Ansible is a process of its own, with its own directories and without the operator's ansible.cfg.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable
+
+import psutil
+
+from kolla_mesos_start.errors import AgentError, BadUsage
+from kolla_mesos_start.kolla_ansible.environment import PLAYBOOK, Environment
+from kolla_mesos_start.kolla_ansible.stand_ins import StandIns
+
+KILL_TIMEOUT = 5.0  # seconds
+SETTINGS = """\
+[inventory]
+any_unparsed_is_failed = True
+[defaults]
+home = {home}
+local_tmp = {home}/tmp
+"""
+SETTINGS_OF_A_RECORDING = """\
+gathering = explicit
+stdout_callback = progress
+callback_plugins = {playbooks}/callback_plugins
+connection_plugins = {playbooks}/connection_plugins
+retry_files_enabled = False
+forks = {forks}
+localhost_warning = False
+"""
+# Where the recorded files are, whatever the operator's directory is: no container sees it.
+CONFIG_DIRECTORY = "/etc/kolla"
+WITHOUT_SERVICES = {"_meta", "all", "ungrouped", "deployment", "bifrost"}  # groups of an inventory
+Progress = Callable[[str], None]
+
+
+class CannotRecord(AgentError):
+    """kolla-ansible's playbooks failed, or did what the import does not record."""
+
+    status = 65
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to record: the operator's configuration, and the action and tags of kolla-ansible."""
+
+    environment: Environment
+    config: Path
+    inventory: Path
+    action: str
+    tags: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task on one host, in the recorded order. `dest` and `content` are those of a file that it writes.
+
+    `host` is where it would run, and `target` the host for which it does so. `place` is the file and the line
+    of the task, below the playbooks.
+    """
+
+    number: int
+    host: str
+    target: str
+    role: str
+    name: str
+    place: str
+    module: str
+    args: Mapping[str, Any]
+    once: bool
+    dest: str | None
+    content: bytes | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run of ansible-playbook, whose output goes to a pipe or to `said` in the directory.
+
+    `names` are those of the hosts in the deployment, by those of the inventory.
+    """
+
+    process: subprocess.Popen[str]
+    directory: Path
+    names: Mapping[str, str]
+
+    def tasks(self, progress: Progress = lambda play: None) -> Sequence[Task]:
+        """Wait for its end. Raises CannotRecord with the module and the task that failed."""
+        failures: list[Mapping[str, str]] = []
+        for said in _said(self._lines()):
+            if "failed" in said:
+                failures.append(said["failed"])
+            elif "play" in said:
+                progress(said["play"])
+        status = self.process.wait()
+        if failures:
+            raise CannotRecord("; ".join(map(shown, failures)))
+        if status:
+            last = (self.directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
+            raise CannotRecord(f"ansible-playbook ended with status {status}: {last[-1500:]}")
+        return ordered(read(self.directory / "trace", self.names), list(self.names.values()))
+
+    def _lines(self) -> Iterator[str]:
+        if self.process.stdout is None:
+            self.process.wait()
+            yield from (self.directory / "said").read_text(encoding="utf-8").splitlines()
+        else:
+            yield from self.process.stdout
+
+
+@contextmanager
+def started(
+    request: Request, playbooks: Path, directory: Path, stand_ins: StandIns, *, is_silent: bool = False
+) -> Iterator[Recording]:
+    """Start one recording, which is killed at the end of the block if it still runs.
+
+    `directory` has the recorder's tables, and gets its trace. A recording beside another one is silent: its
+    pipe would be full while that of the other is read.
+    """
+    home = directory / "home"
+    (home / "tmp").mkdir(parents=True, exist_ok=True)
+    settings = SETTINGS.format(home=home) + SETTINGS_OF_A_RECORDING.format(
+        playbooks=playbooks, forks=min(len(stand_ins.facts), 5)
+    )
+    (directory / "ansible.cfg").write_text(settings, encoding="utf-8")
+    _write(directory / "passwords.json", stand_ins.passwords)
+    _write(directory / "facts.json", {each.host: each.values for each in stand_ins.facts.values()})
+    _write(directory / "overrides.json", {**stand_ins.overrides, **_forced(request)})
+    with (directory / "said").open("wb") as said, (directory / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            _command(request, playbooks, directory),
+            cwd=playbooks,
+            env=_environ(request.environment, directory),
+            stdin=subprocess.DEVNULL,
+            stdout=said if is_silent else subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,  # Ctrl-C on the terminal is for the tool, which kills it.
+        )
+    with process:
+        try:
+            names = {each.host: name for name, each in stand_ins.facts.items()}
+            yield Recording(process, directory, names)
+        finally:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill ansible and its workers, which are in sessions of their own, and wait until they are gone.
+
+    Otherwise a worker would still write to a directory that is being removed. In a container whose process 1
+    does not reap, workers stay zombies for ever, so the wait has a limit.
+    """
+    if process.poll() is None:
+        process.send_signal(signal.SIGSTOP)  # It starts no further worker.
+        workers = psutil.Process(process.pid).children(recursive=True)
+        for each in workers:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.kill()
+        psutil.wait_procs(workers, timeout=KILL_TIMEOUT)
+
+
+def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
+    """The tasks in the same order in each recording: ansible runs a task on all hosts side by side."""
+    places = {host: number for number, host in enumerate(hosts)}
+    found: list[Task] = []
+    for _, together in itertools.groupby(tasks, key=lambda task: task.place):
+        found += sorted(together, key=lambda task: places.get(task.target, len(places)))
+    return [replace(task, number=number) for number, task in enumerate(found)]
+
+
+def inventory(environment: Environment, path: Path, directory: Path) -> Sequence[str]:
+    """The hosts of an inventory, as ansible reads it, without those from which kolla-ansible only deploys.
+
+    Raises BadUsage if it can't be read, or has no hosts.
+    """
+    if not path.exists():
+        raise BadUsage(f"the inventory {path} does not exist")
+    (directory / "ansible.cfg").write_text(SETTINGS.format(home=directory / "home"), encoding="utf-8")
+    done = subprocess.run(
+        (str(environment.program("ansible-inventory")), "-i", str(path), "--list"),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=_environ(environment, directory),
+    )
+    if done.returncode:
+        raise BadUsage(f"the inventory {path} can't be read: {done.stderr.strip()[-1000:]}")
+    groups = json.loads(done.stdout)
+    used = {host for name in groups.keys() - WITHOUT_SERVICES for host in _members(groups, name)}
+    only_deploy = {host for host in _members(groups, "deployment") if host not in used}
+    hosts = [host for host in _members(groups, "all") if host not in only_deploy]
+    if not hosts:
+        raise BadUsage(f"the inventory {path} has no hosts for services")
+    return hosts
+
+
+def read(trace: Path, names: Mapping[str, str]) -> Iterator[Task]:
+    """The recorded tasks, in their order."""
+    if not trace.exists():
+        return
+    with trace.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            entry = json.loads(line)
+            content, args = entry.get("content"), entry["args"]
+            if content is not None and "src" in args:
+                args["src"] = os.path.basename(args["src"])  # Templates come from a temporary file.
+            yield Task(
+                number,
+                names.get(entry["host"], entry["host"]),
+                names.get(entry["target"], entry["target"]),
+                entry["role"],
+                entry["task"],
+                entry["place"].partition("/playbooks/")[2],
+                entry["module"],
+                args,
+                entry["once"],
+                entry.get("dest"),
+                None if content is None else base64.b64decode(content),
+            )
+
+
+def _members(groups: Mapping[str, Any], name: str) -> list[str]:
+    group = groups.get(name, {})
+    found = dict.fromkeys(group.get("hosts", ()))
+    for child in group.get("children", ()):
+        found.update(dict.fromkeys(_members(groups, child)))
+    return list(found)
+
+
+def _command(request: Request, playbooks: Path, directory: Path) -> Sequence[str]:
+    config = request.config
+    values = [
+        config / "globals.yml",
+        directory / "passwords.json",
+        *globals_files(config),
+        directory / "overrides.json",
+    ]
+    return (
+        str(request.environment.program("ansible-playbook")),
+        *("-i", str(request.inventory.absolute())),
+        *(part for file in values for part in ("-e", f"@{file}")),
+        *(("--tags", request.tags) if request.tags else ()),
+        str(playbooks / PLAYBOOK),
+    )
+
+
+def globals_files(config: Path) -> Sequence[Path]:
+    """The files of globals.d, in the order in which kolla-ansible reads them."""
+    folder = config / "globals.d"
+    return (
+        sorted(path for path in folder.iterdir() if path.suffix in (".yml", ".yaml", ".json"))
+        if folder.is_dir()
+        else []
+    )
+
+
+def _forced(request: Request) -> Mapping[str, object]:
+    return {
+        "kolla_action": request.action,
+        "CONFIG_DIR": str(request.config),
+        "node_config_directory": CONFIG_DIRECTORY,
+        "ansible_connection": "refuse",
+        "ansible_become": False,
+        "ansible_python_interpreter": "/usr/bin/python3",
+    }
+
+
+def _environ(environment: Environment, directory: Path) -> Mapping[str, str]:
+    """Nothing of the operator's own environment changes what is recorded."""
+    kept = {
+        name: os.environ[name]
+        for name in ("ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_VAULT_PASSWORD_FILE")
+        if name in os.environ
+    }
+    return {
+        **kept,
+        "PATH": f"{environment.prefix / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(directory / "home"),
+        "TMPDIR": str(directory / "home" / "tmp"),
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_CONFIG": str(directory / "ansible.cfg"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PBR_VERSION": environment.release or "22.0.0",
+        "KOLLA_MESOS_RECORD": str(directory),
+    }
+
+
+def _write(path: Path, content: object) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+def _said(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+    """What the callback says; other lines are ansible's own warnings."""
+    for line in lines:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def shown(failure: Mapping[str, str]) -> str:
+    """A failure in one line: the module, the task and its place, the host and the reason."""
+    place = failure["place"].partition("/playbooks/")[2] or failure["place"]
+    what = f"{failure['module']} of the task {failure['task']!r} ({place})"
+    return f"{what} on {failure['host']}: {failure['message']}"

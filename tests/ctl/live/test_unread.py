@@ -1,0 +1,117 @@
+"""What containers have not read yet; znodes have the zxid 1000 unless another one is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.ctl.zk.containers import Container
+from tests.ctl.trees import NOW, container, deployment, one_time
+
+FILES = {
+    "a.conf": {"dest": "/a"},
+    "raw": {"dest": "/r", "template": False},
+    "m": {"dest": "/m", "mounted": "/x"},
+}
+DAEMON = {"command": "web --{{ word }}", "env": {"P": "{{ secret }}"}, "files": FILES, "ready": {"alive": 1}}
+COMMANDS = {
+    "once": one_time(env={"A": "{{ admin }}"}, files={"once": {"dest": "{{ place }}"}}),
+    "each": {"command": "x {{ each }}"},
+}
+TREE: dict[str, Any] = {
+    "web": {"commands": COMMANDS, "service": {"daemon": DAEMON}},
+    "web/files/a.conf": "{% if x %}{{ branch }}{% endif %} {{ host_only }} {{ given_here }}",
+    "web/files/raw": "{{ untouched }}",
+    "web/files/m": "",
+    "web/files/once": "{{ in_once }}",
+    "web/variables/own": "1",
+    "status/global/web/daemon/ready/1": "{}",
+    **{
+        f"variables/{name}": "1"
+        for name in ("word", "secret", "branch", "admin", "each", "untouched", "other")
+    },
+}
+
+
+def found(changed: dict[str, int], **said: Any) -> Container:
+    """What is made of a container that has read up to the zxid 1000."""
+    told = container("ready", **{"definition": "3e8", "read": "0x3e8", **said})
+    tree = {**dict.fromkeys(changed, "1"), **TREE, "web/.containers/1": told}
+    return deployment(tree, zxids=changed).services["web"].containers[0]
+
+
+@pytest.mark.parametrize(
+    ("node", "older"),
+    [
+        ("variables/word", "variable word"),
+        ("variables/secret", "variable secret"),
+        ("variables/branch", "variable branch"),
+        ("variables/each", "variable each"),
+        ("variables/place", "variable place"),
+        ("variables/in_once", "variable in_once"),
+        ("variables/other", None),
+        ("variables/untouched", None),
+        ("variables/admin", None),
+        ("web/variables/secret", "variable secret"),
+        ("web/variables/web1/host_only", "variable host_only"),
+        ("web/variables/web2/host_only", None),
+        ("other/variables/secret", None),
+        ("web/files/a.conf", "file a.conf"),
+        ("web/files/raw", "file raw"),
+        ("web/files/m", None),
+        ("web/files/unknown", None),
+    ],
+)
+def test_changes_after_the_container_has_read_are_found(node: str, older: str | None) -> None:
+    """If a restart would read them, on any branch; a one-time command that is done does not run again."""
+    each = found({node: 1001})
+    assert [part.what for part in each.older] == ([older] if older else [])
+    assert each.is_current == (older is None)
+    assert not found({node: 1000}).older
+
+
+def test_a_nearer_value_hides_a_change() -> None:
+    assert not found({"variables/secret": 1001, "web/variables/secret": 999}).older
+
+
+@pytest.mark.parametrize("said", [{"read": None}, {"state": "waiting"}])
+def test_a_container_that_has_rendered_nothing_is_current(said: dict[str, Any]) -> None:
+    told = {**container("ready", definition="3e8", read="0x3e8"), **said}
+    tree = {key: value for key, value in TREE.items() if not key.endswith("ready/1")}
+    services = deployment({**tree, "web/.containers/1": told}, zxids={"variables/secret": 1001}).services
+    assert not services["web"].containers[0].older
+
+
+@pytest.mark.parametrize(
+    ("node", "said", "refreshing", "restart"),
+    [
+        ("variables/secret", {}, False, True),
+        ("variables/secret", {"follows": True}, True, False),
+        ("variables/each", {"follows": True}, False, True),
+        ("web", {"follows": True, "digest": "x"}, True, False),
+        ("web", {"digest": "x"}, False, True),
+        ("variables/secret", {"follows": True, "code": "refresh-running"}, True, False),
+        ("variables/secret", {"follows": True, "code": "refresh-failed"}, False, False),
+        ("web", {"follows": True, "digest": "x", "code": "restart"}, False, True),
+        ("variables/other", {"follows": True, "code": "refresh-settling"}, True, False),
+    ],
+)
+def test_a_refresh_or_a_restart_replaces_older_parts(
+    node: str, said: dict[str, Any], refreshing: bool, restart: bool
+) -> None:
+    """A refresh, for the daemon's templates."""
+    each = found({node: 1001}, **said)
+    assert (each.is_refreshing, each.needs_restart) == (refreshing, restart)
+    assert not each.is_current
+
+
+def test_no_value_of_a_variable_is_read() -> None:
+    """Only the zxid of its last change."""
+    from kolla_mesos_start.ctl.live.reader import DeploymentReader
+    from tests.ctl.trees import ZNODES, view
+
+    read = view(
+        DeploymentReader(ZNODES), {**TREE, "web/.containers/1": container("ready", read="0x1", since=NOW)}
+    )
+    assert not [query.path for query in read if "/variables/" in query.path and not query.stat]

@@ -1,0 +1,245 @@
+"""Manifests for a runtime alone: quadlets of podman, and the Compose Specification."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.findings import InvalidDirectory
+from kolla_mesos_start.ctl.manifests import compose, quadlet
+from kolla_mesos_start.ctl.manifests.model import Site, build
+from kolla_mesos_start.ctl.manifests.names import name_of
+from kolla_mesos_start.ctl.manifests.per_host import by_host
+from tests.ctl.manifests.test_golden_manifests import DEPLOYMENTS, GOLDEN
+from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, model, site
+
+
+def projects(root: Path) -> dict[str, Any]:
+    return {name: yaml.safe_load(text) for name, text in compose.manifests(model(root)).files.items()}
+
+
+# -- which containers a host has ----------------------------------------------------------------------
+
+
+def test_what_has_no_placement_is_where_up_has_it(tmp_path: Path) -> None:
+    """On node-1 and so on, and is told so: scope `local` means that host."""
+    launch = LAUNCH.replace("placement: control, ", "")
+    found = projects(site(tmp_path, launch))
+    assert set(found) == {"cmp-1.yml", "cmp-2.yml", "node-1.yml", "node-2.yml"}
+    assert found["node-2.yml"]["services"]["web"]["environment"]["KOLLA_HOSTNAME"] == "node-2"
+
+
+# -- what a container is given ------------------------------------------------------------------------
+
+
+def test_two_volumes_never_have_the_same_name(tmp_path: Path) -> None:
+    """Not of one service, not of two, nor of two deployments on one host."""
+    launch = LAUNCH.replace("/run/db: temporary", "/x/y: 1Gi, /x_y: 1Gi").replace(
+        "  db: {", "  db_x: {volumes: {/y: 1Gi}}\n  db: {"
+    )
+    root = site(tmp_path, launch, services__db_x__definition_yml=DAEMON % ("", 1))
+    found = [
+        name
+        for deployment in ("site", "site-db")
+        for each in by_host(build(directory.read(root), Site(deployment))[0])["ctl-1"]
+        for name in (each.full_name, *(mount.source for mount in each.mounts if mount.is_volume))
+    ]
+    assert len(set(found)) == len(found) == 2 * (4 + 4)
+
+
+def test_what_only_the_operator_can_make_is_said_with_the_hosts(tmp_path: Path) -> None:
+    """Once for each, secrets and shared directories and files."""
+    every, can_read = "cmp-1, cmp-2, ctl-1, ctl-2", "which the containers' users can read"
+    found = [
+        f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR),"
+        f" {can_read}",
+        f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
+        f" {can_read}",
+        "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
+        "on ctl-1: put conf of db at /etc/kolla-files/site/db/conf",
+        "on ctl-1: put key of db at /etc/kolla-files/site/db/key",
+    ]
+    made = model(site(tmp_path))
+    assert compose.manifests(made).notes == found
+    assert quadlet.manifests(made).notes[: len(found)] == found
+
+
+NAMES = {"site": "site", "Site": "site-", "my_site": "my-site-", "x" * 60: "x" * 45 + "-", "9": "s-9-"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_deployment_is_nobody_elses(name: str) -> None:
+    """Containers of two deployments may be on one host."""
+    found = name_of(name)
+    assert found.startswith(NAMES[name])
+    assert (found == name) is (name == "site")
+    assert len(found) <= 52
+
+
+MOUNTED = {
+    "lines": (
+        "/a\\n[Service]\\nExecStart=/bin/false",
+        "conf",
+        "expected an absolute path, and the name of a file",
+    ),
+    "a colon": ("/etc/a:b", "conf", "expected an absolute path, and the name of a file"),
+    "a colon in its name": ("/etc/a", "a:b", "expected an absolute path, and the name of a file"),
+    "a volume": ("/var/lib/db/a", "conf", "something else is mounted at its directory"),
+    "a secret": ("/etc/kolla-variables/a", "conf", "something else is mounted at its directory"),
+}
+
+
+@pytest.mark.parametrize("name", MOUNTED)
+def test_a_file_that_nothing_can_mount_is_refused(name: str, tmp_path: Path) -> None:
+    """Where it is mounted may be the value of a variable: that must not become a line of a unit."""
+    mounted, file, expected = MOUNTED[name]
+    definition = DAEMON % (f", files: {{'{file}': {{dest: /etc/db/conf, mounted: '{{{{ where }}}}'}}}}", 1)
+    more = {
+        f"services__db__files__{file}": "port = 1\n",
+        "variables_yml": f'release: "2026.1"\nwhere: "{mounted}"\n',
+    }
+    root = site(tmp_path / "site", LAUNCH, services__db__definition_yml=definition, **more)
+    with pytest.raises(InvalidDirectory, match=expected) as caught:
+        cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
+    assert any(f"services/db/definition.yml: files.{file}.mounted" in each for each in caught.value.issues)
+    assert not (tmp_path / "made").exists()
+
+
+WRONG = {
+    "a colon in a place": (
+        "/run/db: temporary",
+        "'/run/d:b': temporary",
+        "expected an absolute path without",
+    ),
+    "a colon on the host": ("/run/db: temporary", "/r: {host: '/a:b'}", "expected an absolute path without"),
+    "a line that goes on": ("/run/db: temporary", "'/r\\': temporary", "expected an absolute path without"),
+    "a path that leads up": (
+        "/run/db: temporary",
+        "/r/../db: temporary",
+        "expected an absolute path without",
+    ),
+    "a path with two names": (
+        "/run/db: temporary",
+        "/run//db: temporary",
+        "expected an absolute path without",
+    ),
+    "a secret's place": (
+        "/run/db: temporary",
+        "/etc/kolla-zookeeper: temporary",
+        "/etc/kolla-zookeeper is where db has a secret: choose another path",
+    ),
+    "a space in an image": (
+        "site/{{ role }}",
+        "site {{ role }}",
+        "expected registry/name:tag",
+    ),
+    "a line that goes on in an image": (":{{ tag }}", r":\\", "expected registry/name:tag"),
+    "an option for an image": (
+        "site/{{ role }}",
+        "--privileged",
+        "expected registry/name:tag",
+    ),
+    "the unit of an image": (
+        "{{ tag }}",
+        "1.build",
+        "image of db: podman takes what ends in .build or .image",
+    ),
+    "a name of two lines": (
+        "env: {A:",
+        r'env: {"A\nB":',
+        "expected the name of an environment variable, of",
+    ),
+    "a NUL": ('"$$(A){{ port }}"', r""" "{{ 'a\\0' }}" """, "env: A of a/web: holds a NUL character"),
+    "a value that is too long": (
+        '"$$(A){{ port }}"',
+        "\"{{ '%131070s' % 1 }}\"",
+        "env: A of a/web: no process can be given so much: 128 KiB are the limit",
+    ),
+    "too many": ("", "", "service.instances: expected a whole number, at most 99999"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_runtime_takes_is_refused(name: str, tmp_path: Path) -> None:
+    """With its file; nothing is written."""
+    right, wrong, expected = WRONG[name]
+    root = site(tmp_path / "site", LAUNCH.replace(right, wrong) if right else LAUNCH)
+    if name == "too many":
+        definition = root / "services/db/definition.yml"
+        definition.write_text(definition.read_text().replace("instances: 1", "instances: 100000"))
+    with pytest.raises(InvalidDirectory, match=expected):
+        cli.run(["manifests", "quadlet", str(root), "--output", str(tmp_path / "made")])
+    assert not (tmp_path / "made").exists()
+
+
+# -- what others say of it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_composes_own_schema_takes_it(name: str) -> None:
+    """That of the specification, which check-jsonschema brings."""
+    paths = sorted((GOLDEN / "compose" / name).iterdir())
+    assert paths
+    assert checked(*paths) == 0
+
+
+def test_composes_own_schema_refuses_an_unknown_key(tmp_path: Path) -> None:
+    """So that accepting the others means something."""
+    (golden, *_) = (GOLDEN / "compose" / "kinds").iterdir()
+    path = tmp_path / golden.name
+    path.write_text(golden.read_text().replace("cap_drop:", "cap_dorp:"))
+    assert checked(path) == 1
+
+
+def checked(*paths: Path) -> int:
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    return subprocess.run(
+        [*argv, *map(str, paths)], stdout=subprocess.DEVNULL, timeout=60, check=False
+    ).returncode
+
+
+def test_the_command_writes_a_directory_for_each_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same as to standard output, where each is named; and it names what else is there."""
+    root, place = site(tmp_path / "site"), tmp_path / "made"
+    assert cli.run(["manifests", "quadlet", str(root)]) == 0
+    printed = capsys.readouterr().out
+    (place / "ctl-9").mkdir(parents=True)
+    former = place / "ctl-9" / "site_web.container"
+    former.touch()
+    assert cli.run(["manifests", "quadlet", str(root), "--output", str(place)]) == 0
+    assert (
+        f"left {former}, which is not part of this deployment: remove it if it once was\n"
+        in capsys.readouterr().err
+    )
+    former.unlink()
+    written = sorted(path for path in place.rglob("*") if path.is_file())
+    assert printed == "".join(path.read_text() for path in written)
+    assert "# ctl-1/site_db.container\n[Unit]\n" in printed
+
+
+# Keys of a container's quadlet that the generator of podman 4.9.4 has. Later ones are options in PodmanArgs.
+KEYS = frozenset(
+    """
+    AddCapability AddDevice ContainerName DropCapability Environment Exec HealthCmd HealthInterval
+    HealthOnFailure HealthRetries HealthTimeout Image Network NoNewPrivileges PodmanArgs PublishPort ReadOnly
+    ReadOnlyTmpfs Tmpfs Ulimit User Volume
+    """.split()  # noqa: SIM905
+)
+
+
+def test_podman_4_9_has_every_key_of_a_quadlet() -> None:
+    """It refuses a whole file for one key that it does not have."""
+    found = set()
+    for path in (GOLDEN / "quadlet").rglob("*.container"):
+        lines = path.read_text().partition("[Container]\n")[2].partition("\n[Service]")[0].splitlines()
+        found |= {line.partition("=")[0] for line in lines if line}
+    assert "Image" in found and found <= KEYS

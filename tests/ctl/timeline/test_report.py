@@ -1,0 +1,297 @@
+"""How a start went, for trees of znodes; and the page that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from kolla_mesos_start.ctl.timeline import critical_path
+from kolla_mesos_start.ctl.timeline.html_page import page
+from kolla_mesos_start.ctl.timeline.reader import HistoryReader
+from kolla_mesos_start.ctl.timeline.report import StartReport, advice, lines, trouble
+from kolla_mesos_start.zookeeper.query import stat_of
+from tests.ctl.trees import NOW, ZNODES, container, definition, one_time, view
+
+HOSTILE = "<script>\"'&"
+# The clock of the container that ran the command is a minute wrong.
+DETAIL = {"attempt": 2, "host": "h1", "started": NOW - 60, "finished": NOW - 57, "state": "done"}
+TREE: dict[str, Any] = {
+    "db": definition(),
+    "db/.containers/1": container("ready", host="h1"),
+    "status/global/db/daemon/ready/1": "{}",
+    "job": definition(commands={"sync": one_time("db/daemon", retries=1)}, daemon=False),
+    "status/global/job/sync": "done",
+    "status/global/job/sync/detail": DETAIL,
+    "web": definition({"members": "job"}, "job/sync", commands={"make": {"command": "true"}}, instances=2),
+    "web/.containers/1": container("ready", host="w1"),
+    "web/.containers/2": container("unready", "tcp 80: refused", host=HOSTILE),
+    "web/.party/1": {"host": "w1"},
+    "status/global/web/daemon/ready/1": "{}",
+    "status/w1/web/make/detail": {**DETAIL, "host": "w1", "started": NOW, "finished": NOW + 1, "attempt": 1},
+}
+TIMES = {
+    "db/.containers/1": NOW,
+    "web/.containers/1": NOW + 0.5,
+    "web/.containers/2": NOW + 0.5,
+    "web/.party/1": NOW + 0.5,
+    "status/global/db/daemon/ready/1": NOW + 2,
+    "status/global/job/sync/detail": NOW + 5.5,
+    "status/w1/web/make/detail": NOW + 2,
+    "status/global/web/daemon/ready/1": NOW + 7,
+}
+
+
+def past(tree: dict[str, Any] = TREE) -> StartReport:
+    history = HistoryReader(ZNODES)
+    return history.report(view(history, tree, TIMES), NOW + 10)
+
+
+def test_times_are_those_of_the_servers() -> None:
+    """Except the duration of an attempt. A daemon starts when its needs are satisfied."""
+    found = {
+        (event.step.name, event.step.host): (event.step.started - NOW, event.step.finished - NOW, event.state)
+        for event in past().events
+    }
+    assert found == {
+        ("db/daemon", "h1"): (0, 2, "done"),
+        ("job/sync", "h1"): (2.5, 5.5, "done"),
+        ("web/make", "w1"): (1, 2, "done"),
+        ("web/daemon", "w1"): (5.5, 7, "done"),
+        ("web/daemon", HOSTILE): (5.5, 10, "unready"),
+    }
+
+
+def test_the_critical_path_goes_through_services() -> None:
+    path = critical_path.critical_path(past().finished)
+    assert [step.name for step in path] == ["db/daemon", "job/sync", "web/daemon"]
+
+
+def test_retries_and_daemons_that_are_not_ready_are_named() -> None:
+    said = [trouble(event) for event in past().events if trouble(event)]
+    assert said == ["2 attempts", "unready, tcp 80: refused"]
+
+
+def test_the_advice_names_the_step_that_cost_most() -> None:
+    """The time that the whole start would have gained."""
+    found = past()
+    assert advice(found) == (
+        "Without job/sync on h1 (3.0 s) this would have been done 3.0 s earlier, after 4.0 s."
+    )
+    up = found._replace(events=tuple(event for event in found.events if event.state == "done"))
+    assert "(3.0 s) all would have been up 3.0 s earlier" in advice(up)
+
+
+def test_a_parallel_step_saves_only_the_difference() -> None:
+    need = (critical_path.Need("a/x"), critical_path.Need("b/y"))
+    first = critical_path.TimelineStep("a/x", "h", (), 0, 5)
+    second = critical_path.TimelineStep("b/y", "h", (), 0, 4)
+    third = critical_path.TimelineStep("c/daemon", "h", need, 5, 6)
+    assert critical_path.gains([first, second, third], 0) == pytest.approx({first: 1, third: 1})
+
+
+def test_the_text_has_lanes_steps_and_the_advice() -> None:
+    text = "\n".join(lines(past(), 100))
+    assert re.search(r"^  job@h1 +\.+#+", text, re.MULTILINE)
+    assert "\n  job/sync (h1): 2 attempts\n" in text
+    assert text.endswith(advice(past()))
+
+
+@pytest.mark.parametrize(
+    "tree", [{}, {"db": definition()}, {"db": definition(), "db/.containers/1": container("waiting")}]
+)
+def test_an_empty_start_is_not_drawn(tree: dict[str, Any]) -> None:
+    assert list(lines(past(tree), 80)) == ["nothing has been done yet: see `kolla_mesos_ctl explain`"]
+    assert "</b> steps done" in page(past(tree))
+
+
+class Page(HTMLParser):
+    """What the page holds: tags with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str, word: str = "") -> Iterator[dict[str, str | None]]:
+        for name, attributes in self.tags:
+            if name == tag and word in [*(attributes.get("class") or "").split(), ""]:
+                yield attributes
+
+
+def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
+    """With the critical path, the step that it waited for, and problems."""
+    found = Page(page(past()))
+    said = [unescape(bar["title"] or "") for bar in found.all("button", "bar")]
+    assert sorted(said) == sorted(
+        [
+            "db/daemon on h1: took 2.00 s; began 0.00 s after the start; the last that one step waited for",
+            "web/make on w1: took 1.00 s; began 1.00 s after the start",
+            "job/sync on h1: took 3.00 s; began 0.50 s after db/daemon on h1;"
+            " the last that 2 steps waited for; 2 attempts",
+            "web/daemon on w1: took 1.50 s; began 0.00 s after job/sync on h1",
+            f"web/daemon on {HOSTILE}: not done after 4.50 s; began 0.00 s after job/sync on h1;"
+            " unready, tcp 80: refused",
+        ]
+    )
+    assert len(list(found.all("button", "critical"))) == 3
+    assert len(list(found.all("tr", "critical"))) == 3
+    assert len(list(found.all("path", "critical"))) == 2
+    assert len(list(found.all("button", "trouble"))) == 2
+
+
+def test_the_page_has_a_lane_for_each_container() -> None:
+    """Also for a task that has run nothing yet."""
+    tree = {**TREE, "job/.containers/1": container("waiting", host="h2")}
+    lanes = ["db@h1", "web@w1", "job@h1", f"web@{HOSTILE}", "job@h2"]
+    said = [unescape(name["title"] or "") for name in Page(page(past(tree))).all("button", "name")]
+    assert [each.partition(": ")[0] for each in said] == lanes
+    assert said[0] == "db@h1: there after 0.00 s; worked for 2.00 s; waited for 0.00 s; done after 2.00 s"
+    assert said[3].endswith("; worked for 4.50 s; web/daemon unready, tcp 80: refused")
+    assert said[4] == "job@h2: there after 0.00 s; it has run no command"
+
+
+def test_the_page_loads_nothing_and_escapes_texts() -> None:
+    text = page(past())
+    assert len(list(Page(text).all("script"))) == 1
+    assert not re.search(r"https?://|src=|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text
+    assert not re.search(r"\$[a-z]", text)
+
+
+def test_the_links_of_a_row_have_a_target() -> None:
+    found = Page(page(past()))
+    bars = {bar["data-steps"] for bar in found.all("button", "bar")}
+    assert {row["data-steps"] for row in found.all("tr") if row} == bars
+    assert {link[end] for link in found.all("path") for end in ("data-from", "data-to")} <= bars
+    assert {f"#step-{bar}" for bar in bars} == {link["href"] for link in found.all("a")}
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("done", "bar critical trouble"),
+        ("running", "bar trouble open"),
+        ("retry", "bar trouble failed"),
+        ("error", "bar trouble failed"),
+    ],
+)
+def test_a_retry_is_not_a_failure(state: str, words: str) -> None:
+    tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "state": state}}
+    bars = list(Page(page(past(tree))).all("button", "bar"))
+    assert [bar["class"] for bar in bars if (bar["title"] or "").startswith("job/sync ")] == [words]
+
+
+def test_a_waiting_container_has_no_steps() -> None:
+    tree = {**TREE, "web/.containers/2": container("waiting", "for job/sync", host="w2")}
+    (event,) = (event for event in past(tree).events if event.state == "waiting")
+    assert event.step.duration == 0
+    assert event.step.finished == NOW + 10
+    assert 'title="web/daemon on w2: waiting, for job/sync"' in page(past(tree))
+
+
+def past_with(
+    counts: dict[str, tuple[int, int]], times: dict[str, float], tree: dict[str, Any]
+) -> StartReport:
+    """`counts`: of znodes, what ZooKeeper says of the names below them: how often they changed, how many."""
+    history = HistoryReader(ZNODES)
+    found = view(history, tree, {**TIMES, **times})
+    for path, (changes, names) in counts.items():
+        query = stat_of(f"{ZNODES.deployment}/{path}")
+        found.update({query: found[query]._replace(cversion=changes, numChildren=names)})
+    return history.report(found, NOW + 100)
+
+
+ON_HOST = {"status/w1/web/daemon/ready/1": "{}"}
+
+
+def test_a_restarted_container_is_marked() -> None:
+    """With the commands that it has run since; there is no advice."""
+    later = {
+        "web/.containers/1": NOW + 50,
+        "web/.party/1": NOW + 50,
+        "status/w1/web/make/detail": NOW + 52,
+        "status/global/web/daemon/ready/1": NOW + 57,
+    }
+    found = past_with({"web/.party": (3, 1)}, later, {**TREE, **ON_HOST})
+    again = {event.step.name: event.step.again for event in found.events if event.step.again}
+    assert again == {"web/make": "started again", "web/daemon": "started again"}
+    said = "This is not one start (web@w1 was started again): what would have made it faster is unknown."
+    assert advice(found) == said
+    assert lines_end(found) == said
+    text = unescape(page(found))
+    assert said in text
+    assert "web/daemon on w1: took 5.00 s; started again" in text
+    assert "critical path, <b>" not in text
+
+
+def lines_end(found: StartReport) -> str:
+    return "\n".join(lines(found, 200)).splitlines()[-1]
+
+
+def test_a_missing_member_marks_no_other() -> None:
+    found = past_with({"web/.party": (3, 1)}, {}, {**TREE, **ON_HOST})
+    assert not any(event.step.again for event in found.events)
+
+
+def test_a_daemon_that_was_ready_again_has_no_duration() -> None:
+    count = {"status/w1/web/daemon/ready": (3, 1)}
+    found = past_with(count, {"status/global/web/daemon/ready/1": NOW + 57}, {**TREE, **ON_HOST})
+    (step,) = (event.step for event in found.events if event.step.again)
+    assert (step.name, step.again, step.duration) == ("web/daemon", "ready again", 0)
+    assert "not one start (web@w1 was ready again)" in advice(found)
+
+
+def test_a_command_with_too_many_attempts_was_run_again() -> None:
+    tree = {**TREE, "status/global/job/sync/detail": {**DETAIL, "attempt": 3}}
+    assert "not one start (job@h1 was run again)" in advice(past(tree))
+
+
+def test_members_are_shown_in_words() -> None:
+    web = definition({"members": "db"})
+    tree = {**TREE, "db/.party/1": {"host": "h1"}, "web": web, "web/.party/9": {"host": "w9"}}
+    found = past(tree)
+    text = "\n".join(lines(found, 100))
+    assert " db is present (h1) " in text
+    assert "  web/daemon (w9): not ready, and its container does not say why\n" in text
+    shown = unescape(page(found))
+    assert "db is present on h1: " in shown
+    assert ".party" not in text + shown
+
+
+@pytest.mark.parametrize("columns", [80, 64])
+def test_sentences_fit_the_terminal(columns: int) -> None:
+    host = "a-host-with-a-long-name.of-a-region.example"
+    said = list(lines(past(one_host(host)), columns))[1:]
+    assert max(map(len, said)) <= columns
+    assert advice(past(one_host(host))) in " ".join(said)
+    assert f"job/sync ({host}): 2 attempts" in " ".join(" ".join(said).split())
+
+
+def one_host(host: str) -> dict[str, Any]:
+    return {**TREE, "status/global/job/sync/detail": {**DETAIL, "host": host}}
+
+
+@pytest.mark.parametrize(("changes", "duration"), [(3, 5), (5, 0)])
+def test_a_container_that_may_have_been_ready_twice_has_no_duration(changes: int, duration: int) -> None:
+    later = {"web/.containers/1": NOW + 50, "web/.party/1": NOW + 50, "status/w1/web/make/detail": NOW + 52}
+    later["status/global/web/daemon/ready/1"] = NOW + 57
+    counts = {"web/.party": (3, 1), "status/w1/web/daemon/ready": (changes, 1)}
+    found = past_with(counts, later, {**TREE, **ON_HOST})
+    (step,) = (each.step for each in found.events if each.step.name == "web/daemon" and each.step.again)
+    assert step.duration == duration
+
+
+def test_a_daemon_whose_need_ran_again_later_has_no_start() -> None:
+    tree = {**TREE, "web": definition("db/daemon"), "status/h1/db/daemon/ready/1": "{}"}
+    found = past_with(
+        {"status/h1/db/daemon/ready": (3, 1)}, {"status/global/db/daemon/ready/1": NOW + 50}, tree
+    )
+    assert re.search(r"^[ *] web/daemon \(w1\) +7\.00$", "\n".join(lines(found, 80)), re.MULTILINE)

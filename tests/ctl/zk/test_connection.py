@@ -1,0 +1,428 @@
+"""The operator's connection to a real ZooKeeper: what ends it, what it survives, what it is denied."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Callable, TypeVar
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl, make_digest_acl
+
+from kolla_mesos_start import settings
+from kolla_mesos_start.ctl.zk import connection
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.ctl.zk.interrupts import SIGINT
+from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
+from kolla_mesos_start.loop import now
+from tests.certificates import certify
+from tests.conftest import Deployment, LogLines
+from tests.link import Link
+from tests.tool import TOOL, ctl, environ
+from tests.waiting import LIMIT
+from tests.zookeeper import Server, free_port
+
+CONNECTED = 41  # bytes, by which a server grants a session
+
+Connect = Callable[..., OperatorClient]
+T = TypeVar("T")
+
+
+def settings_for(hosts: str, **environ: str) -> settings.Settings:
+    """Of a tool that reaches ZooKeeper at `hosts`."""
+    return settings.parse({"KOLLA_APP_ID": "/site/tool", "KOLLA_ZK_HOSTS": hosts, **environ})
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connects (`connect(hosts, **environ)`), and closes what it has connected."""
+    clients: list[OperatorClient] = []
+
+    def one(hosts: str, **environ: str) -> OperatorClient:
+        clients.append(connection.connect(settings_for(hosts, **environ)))
+        return clients[-1]
+
+    yield one
+    for client in clients:
+        client.close()
+
+
+def test_without_a_server_the_timeout_ends_it() -> None:
+    """With the hosts, and the variable that holds the limit."""
+    hosts = f"127.0.0.1:{free_port()}"
+    begun = time.monotonic()
+    with pytest.raises(NoConnection, match=f"at {hosts} within 0.5 s"):
+        connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
+    assert 0.5 <= time.monotonic() - begun < 20
+
+
+def test_a_server_that_comes_late_is_found(
+    zookeeper: Server, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within a second of its start, however long it was away; whoever waits is told for what."""
+    zookeeper.kill()
+    starter = threading.Timer(connection.QUIET + 0.5, zookeeper.start)
+    starter.start()
+    try:
+        client = connect(f"{zookeeper.hosts}/zookeeper", KOLLA_ZK_CONNECT_TIMEOUT="30")
+        assert connection.read(client, ["/"]) == {"/": b""}
+    finally:
+        starter.join()
+    assert caplog.messages == [
+        f"connecting to ZooKeeper at {zookeeper.hosts}/zookeeper (gives up after 30 s)"
+    ]
+
+
+@contextmanager
+def slow_proxy(server: Server, at_once: int = 0) -> Iterator[tuple[str, threading.Event]]:
+    """Passes on a byte a second of what the server sends, the first ones of each connection `at_once`.
+
+    Its host and port, and what is set when the first byte has been held back.
+    """
+    has_begun, has_ended = threading.Event(), threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        left = at_once
+        with suppress(OSError), connection, socket.create_connection(("127.0.0.1", server.port)) as plain:
+            while data := connection.recv(65536):
+                plain.sendall(data)
+                reply = plain.recv(65536)
+                connection.sendall(reply[:left])
+                for byte in reply[left:]:
+                    has_begun.set()
+                    if has_ended.wait(1.0):
+                        return
+                    connection.sendall(bytes([byte]))
+                left = max(0, left - len(reply))
+
+    def accept() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", has_begun
+        has_ended.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_server_that_is_too_slow_to_connect_holds_nobody(zookeeper: Server) -> None:
+    """Each byte would give it some time more."""
+    begun = time.monotonic()
+    with slow_proxy(zookeeper) as (hosts, _), pytest.raises(NoConnection, match=r"within 0\.5 s"):
+        connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
+    assert time.monotonic() - begun < 20
+
+
+class InterruptedSocket:
+    """A connection where Ctrl-C comes with the first part of what is received, or sent (`name`)."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection, self._name = connection, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def recv(self, size: int) -> bytes:
+        return self._interrupt("recv", self._connection.recv, 5 if self._name == "recv" else size)
+
+    def send(self, data: bytes) -> int:
+        return self._interrupt("send", self._connection.send, data[:5] if self._name == "send" else data)
+
+    def _interrupt(self, name: str, function: Callable[[Any], T], argument: Any) -> T:
+        done = function(argument)
+        if self._name == name:
+            self._name = ""
+            signal.raise_signal(signal.SIGINT)
+        return done
+
+
+@pytest.mark.parametrize("name", ["recv", "send"])
+def test_ctrl_c_in_the_middle_of_a_frame_breaks_no_connection(
+    name: str, zookeeper: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session can be closed after it, and its locks are free at once."""
+    client = connect(zookeeper.hosts)
+    lost: list[Exception] = []
+    assert client.session._socket
+    monkeypatch.setattr(client.session, "_socket", InterruptedSocket(client.session._socket, name))
+    monkeypatch.setattr(client.session, "_lose", lost.append)
+    before = signal.signal(signal.SIGINT, SIGINT.handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            connection.read(client, ["/zookeeper"] * 20)
+        client.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (lost, client.session.closed) == ([], True)
+
+
+@pytest.mark.parametrize("at_once", [0, CONNECTED])
+def test_ctrl_c_ends_what_a_slow_server_holds(
+    zookeeper: Server, deployment: Deployment, at_once: int
+) -> None:
+    """While it connects, and while it asks."""
+    with slow_proxy(zookeeper, at_once) as (hosts, is_held):
+        there = deployment._replace(hosts=hosts)
+        words = [sys.executable, str(TOOL), "status"]
+        with subprocess.Popen(words, env=environ(there), stderr=subprocess.PIPE, text=True) as process:
+            assert is_held.wait(LIMIT)
+            begun = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.communicate()[1].splitlines()[-1:] == ["kolla_mesos_ctl: stopped by SIGINT"]
+    assert process.returncode == 130
+    assert time.monotonic() - begun < 20
+
+
+def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) -> None:
+    """Each with its variable; ZooKeeper is not even tried."""
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    files = dict.fromkeys(("KOLLA_ZK_CA", "KOLLA_ZK_CERT"), str(broken))
+    with pytest.raises(BadEnvironment) as caught:
+        connection.connect(settings_for(f"127.0.0.1:{free_port()}", **files))
+    assert [issue.split(" ")[0].rstrip(":") for issue in caught.value.issues] == list(files)
+
+
+@contextmanager
+def tls_proxy(server: Server, directory: Path) -> Iterator[str]:
+    """TLS in front of the server, with the certificates of `certify`; its host and port."""
+    # Not Python's default, which from 3.13 on wants more of a certificate than these have.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(directory / "ca.pem")
+    context.load_cert_chain(directory / "server-both.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def serve(connection: socket.socket) -> None:
+        # A client that asks again only when it has the reply.
+        with (
+            suppress(OSError),
+            connection,
+            context.wrap_socket(connection, server_side=True) as secure,
+            socket.create_connection(("127.0.0.1", server.port)) as plain,
+        ):
+            while data := secure.recv(65536):
+                plain.sendall(data)
+                secure.sendall(plain.recv(65536))
+
+    def accept() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_tls_with_a_certificate_of_its_own(
+    zookeeper: Server, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Key and certificate may be one file. Nobody trusts the system's authorities."""
+    certify(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+    files = {"KOLLA_ZK_CA": str(tmp_path / "ca.pem"), "KOLLA_ZK_CERT": str(tmp_path / "client-both.pem")}
+    with tls_proxy(zookeeper, tmp_path) as hosts:
+        client = connect(hosts, **files)
+        assert connection.children(client, ["/zookeeper"]) == {"/zookeeper": ["config", "quota"]}
+        client.close()
+        with pytest.raises(NoConnection, match="not signed by a CA in KOLLA_ZK_CA"):
+            stranger = {"KOLLA_ZK_CA": str(tmp_path / "stranger.pem")}
+            connect(hosts, KOLLA_ZK_CONNECT_TIMEOUT="1", **{**files, **stranger})
+
+
+def test_files_are_read_again_for_each_connection(
+    zookeeper: Server, connect: Connect, tmp_path: Path
+) -> None:
+    """They may have been renewed; while they can't be loaded the tool goes on trying, and knows why."""
+    certify(tmp_path)
+    trusted = tmp_path / "ca.pem"
+    content = trusted.read_text()
+    with tls_proxy(zookeeper, tmp_path) as hosts:
+        files = {"KOLLA_ZK_CA": str(trusted), "KOLLA_ZK_CERT": str(tmp_path / "client-both.pem")}
+        client = connect(hosts, **files)
+        trusted.write_text("")
+        zookeeper.kill()
+        zookeeper.start()
+        why = f"KOLLA_ZK_CA is {str(trusted)!r}: expected CA certificates"
+        assert client.loop.wait(lambda: why in client.session.error, now() + LIMIT)
+        trusted.write_text(content)
+        assert connection.read(client, ["/"]) == {"/": b""}
+
+
+def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, connect: Connect) -> None:
+    """Beside one that is dead; a name that nobody knows is said too."""
+    with Server(tmp_path, settings={"maxClientCnxns": 2}) as server:
+        for _ in range(2):
+            connect(server.hosts)
+        dead = f"127.0.0.1:{free_port()}"
+        with pytest.raises(NoConnection) as caught:
+            connect(f"{server.hosts},{dead},nowhere.invalid", KOLLA_ZK_CONNECT_TIMEOUT="2")
+    assert f"{dead}: Connection refused" in caught.value.reason
+    assert f"{server.hosts}: the server closed the connection without an answer" in caught.value.reason
+    assert "maxClientCnxns" in caught.value.reason
+    assert "the name nowhere.invalid can't be resolved" in caught.value.reason
+
+
+def test_a_server_at_an_ipv6_address_is_found(tmp_path: Path, connect: Connect) -> None:
+    """In brackets, as in a URL."""
+    with Server(tmp_path, settings={"clientPortAddress": "::"}) as server:
+        assert connection.read(connect(f"[::1]:{server.port}"), ["/"]) == {"/": b""}
+
+
+def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
+    auth = tmp_path / "auth"
+    auth.write_text("nosuchscheme:secret\n")
+    with pytest.raises(AccessDenied):
+        connection.read(connect(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)), ["/"])
+
+
+def test_a_credential_that_all_can_read_is_named(deployment: Deployment) -> None:
+    """Once, by the option or the variable that names it; the credential itself is not."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        auth = Path(name) / "auth"
+        auth.write_text("digest:operator:s3cret\n")
+        for mode, warned in ((0o644, True), (0o640, False)):
+            auth.chmod(mode)
+            as_option = ctl(deployment, "get", "a", "--auth-file", str(auth), status=1)
+            as_variable = ctl(deployment, "get", "a", status=1, KOLLA_ZK_AUTH_FILE=str(auth))
+            for done, given in ((as_option, "--auth-file"), (as_variable, "KOLLA_ZK_AUTH_FILE")):
+                what = f"warning: {given}: every user of this host can read {auth} (mode 0644)"
+                assert done.stderr.count(what) == done.stderr.count(f"chmod 600 {auth}\n") == warned
+                assert "s3cret" not in done.stderr
+
+
+def test_a_request_outlives_an_outage(
+    link: Link, deployment: Deployment, connect: Connect, log_lines: LogLines
+) -> None:
+    """It is sent again until a reply comes; the log says what it waits for, and why."""
+    client = connect(link.hosts)
+    link.kill()
+    assert client.loop.wait(lambda: not client.connected, now() + LIMIT)
+    back = threading.Timer(1.0, link.launch)
+    back.start()
+    try:
+        connection.write(client, f"{deployment.path}/a", b"1")
+        assert connection.read(client, [f"{deployment.path}/a"]) == {f"{deployment.path}/a": b"1"}
+    finally:
+        back.join()
+    lost, again = (line.message for line in log_lines() if line.level == "warning")
+    assert re.fullmatch(rf"lost the connection to ZooKeeper at {link.hosts} \(.+\); retrying", lost)
+    assert again.startswith("connected to ZooKeeper again after ")
+
+
+def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> None:
+    """A retry finds what the first try has done, and that is no error."""
+    client, path = connect(deployment.hosts), f"{deployment.path}/a"
+    for data in (b"1", b"2"):
+        connection.write(client, path, data)
+    connection.create_each(client, {path: b""})
+    assert connection.read(client, [path, f"{path}/no"]) == {path: b"2", f"{path}/no": None}
+    assert connection.children(client, [deployment.path, f"{path}/no"]) == {
+        deployment.path: ["a"],
+        f"{path}/no": [],
+    }
+    for _ in range(2):
+        connection.remove(client, path)
+    assert connection.read(client, [path]) == {path: None}
+
+
+def test_what_is_denied_is_named_by_its_path(
+    zk: KazooClient, deployment: Deployment, connect: Connect
+) -> None:
+    """Reading, writing, creating and removing alike, with the error's own name."""
+    zk.add_auth("digest", "operator:password")
+    client, closed = connect(deployment.hosts), f"{deployment.path}/closed"
+    zk.create(closed, acl=[make_digest_acl("operator", "password", all=True)])
+    zk.create(f"{closed}/a")
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        (f"{closed} can't be read", lambda: connection.read(client, [closed])),
+        (f"{closed} can't be read", lambda: connection.children(client, [closed])),
+        (f"{closed} can't be written", lambda: connection.write(client, closed, b"")),
+        (f"{closed}/b can't be created", lambda: connection.create_each(client, {f"{closed}/b": b""})),
+        (f"{closed}/a can't be deleted", lambda: connection.remove(client, f"{closed}/a")),
+    ]
+    for message, attempt in attempts:
+        with pytest.raises(AccessDenied, match=f"{message}: NoAuthError"):
+            attempt()
+
+
+def test_who_names_no_deployment_is_told_which_there_are(zk: KazooClient, deployment: Deployment) -> None:
+    """None is guessed, not even the only one; without ZooKeeper the question comes alone, and soon."""
+    question = "kolla_mesos_ctl: give --deployment, or set KOLLA_DEPLOYMENT: the first part of KOLLA_APP_ID"
+    unnamed = {"KOLLA_DEPLOYMENT": ""}
+    where = f"; below {deployment.prefix} of ZooKeeper at {deployment.hosts} there"
+    done = ctl(deployment, "status", status=64, **unnamed)
+    assert done.stderr == f"{question}{where} are: {deployment.id}\n"
+    zk.create(f"{deployment.prefix}/shop")
+    done = ctl(deployment, "status", status=64, **unnamed)
+    assert done.stderr == f"{question}{where} are: {', '.join(sorted([deployment.id, 'shop']))}\n"
+    done = ctl(deployment, "status", "--prefix", "/no", status=64, **unnamed)
+    assert done.stderr == f"{question}; below /no of ZooKeeper at {deployment.hosts} there is none\n"
+    done = ctl(deployment, "status", "--hosts", f"127.0.0.1:{free_port()}", status=64, **unnamed)
+    assert done.stderr == f"{question}\n"
+
+
+def test_a_missing_chroot_is_named(deployment: Deployment) -> None:
+    """Not the deployment below it."""
+    hosts = f"{deployment.hosts}/typo"
+    said = ctl(deployment, "status", status=66, KOLLA_ZK_HOSTS=hosts).stderr
+    assert said == "kolla_mesos_ctl: the chroot /typo does not exist: correct --hosts or KOLLA_ZK_HOSTS\n"
+
+
+def test_a_deployment_that_is_missing_is_looked_for_below_the_chroot(deployment: Deployment) -> None:
+    """Which is shown: with another one it may be there."""
+    within = deployment._replace(hosts=f"{deployment.hosts}{deployment.prefix}", prefix="/")
+    assert ctl(within, "status", "--deployment", "nothing", status=66).stderr == (
+        f"kolla_mesos_ctl: there is no deployment at /nothing, below the chroot {deployment.prefix}"
+        f" (there are: {deployment.id})\n"
+    )
+
+
+def test_an_acl_that_somebody_else_has_changed_is_not_replaced(
+    zk: KazooClient, deployment: Deployment, connect: Connect
+) -> None:
+    """The caller reads it again; a znode that is gone needs none."""
+    client, path = connect(deployment.hosts), f"{deployment.path}/a"
+    zk.create(path)
+    (before,) = connection.acls(client, [path, f"{path}/gone"]).values()
+    assert before.acl == {"world:anyone": "cdrwa"}
+    mine = before._replace(acl={"world:anyone": "ra"})
+    assert connection.set_acls(client, {path: mine, f"{path}/gone": mine}) == set()
+    assert connection.set_acls(client, {path: before}) == {path}
+    assert connection.acls(client, [path])[path] == mine._replace(version=before.version + 1)
+
+
+def test_an_acl_that_is_shown_in_part_only_is_not_taken_for_whole(
+    zk: KazooClient, deployment: Deployment, connect: Connect
+) -> None:
+    """ZooKeeper hides digests from who may not change them."""
+    path = f"{deployment.path}/a"
+    zk.add_auth("digest", "operator:password")
+    operator = make_digest_acl("operator", "password", all=True)
+    zk.create(path, acl=[operator, make_acl("world", "anyone", read=True)])
+    with pytest.raises(AccessDenied, match=f"the ACL of {path} can't be read in full"):
+        connection.acls(connect(deployment.hosts), [path])
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"null", b"[1]", b"[{}]", b'{"services": 1}', b"[" * 3000])
+def test_a_recorded_acl_yml_that_is_none_is_named(data: bytes) -> None:
+    """Whatever it holds."""
+    with pytest.raises(connection.BadPlan, match=r"/kolla/site/\.acl: "):
+        connection.recorded("/kolla/site/.acl", data)
