@@ -24,7 +24,6 @@ from kolla_mesos_start.report import (
     REFRESH_PENDING,
     REFRESH_RUNNING,
     REFRESH_SETTLING,
-    REFRESH_STUCK,
 )
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, printable
 from kolla_mesos_start.zookeeper.query import Query, data_of
@@ -41,7 +40,6 @@ REFRESHING = (REFRESH_PENDING, REFRESH_RUNNING, REFRESH_SETTLING)
 REFRESHES = {
     REFRESH_RUNNING: "refreshing",
     REFRESH_FAILED: "refresh failed",
-    REFRESH_STUCK: "refresh blocked",
 }
 OUTCOMES = {DONE: "done", ERROR: "failed", RETRY: "failed"}
 
