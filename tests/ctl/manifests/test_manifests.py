@@ -371,34 +371,6 @@ def test_services_without_placement_are_named(
     assert "`placement`" not in capsys.readouterr().err
 
 
-READS = {
-    "an item": "{% for i in ready_instances('db') %}\n{{ i.ports[0] }}{% endfor %}",
-    "the first": "{% for s in ['a/web', 'db'] %}{% for i in ready_instances(s) %}\n{{ i.ports | first }}"
-    "{% endfor %}{% endfor %}",
-    "a group": "{% for h, all in ready_instances('db') | groupby('host') %}\n{{ (all | first).ports[0] }}"
-    "{% endfor %}",
-}
-
-
-@pytest.mark.parametrize("reads", READS.values(), ids=READS)
-def test_a_port_that_is_read_and_not_registered_is_a_warning(reads: str, tmp_path: Path) -> None:
-    """It names who reads it, and who does not register one."""
-    definition = DAEMON % (", files: {conf: {dest: /etc/conf}}", 1)
-    more = {"services__a__agent__definition_yml": definition, "services__a__agent__files__conf": reads}
-    found = build(directory.read(site(tmp_path / "a", **more)), Site("site"))[1]
-    assert [(each.severity, each.place, each.message) for each in found] == [
-        (
-            "warning",
-            "services/a/agent/files/conf:2",
-            "file conf of a/agent reads a port of db, which registers none: add `ports` to services.db in"
-            " launch.yml",
-        )
-    ]
-    for given in ("ports: [3306]", "env: {KOLLA_PORTS: '3306'}"):
-        launch = LAUNCH.replace("  db: {", f"  db: {{{given}, ")
-        assert not build(directory.read(site(tmp_path / "b", launch, **more)), Site("site"))[1]
-
-
 def test_output_follows_no_link_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
