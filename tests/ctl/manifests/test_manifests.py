@@ -295,6 +295,25 @@ def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_pod_can_not_have_is_said(tmp_path: Path) -> None:
+    """The stop signal needs Kubernetes 1.33."""
+    more = "cgroup: host, limits: {nofile: 1}, security_options: [label=disable], devices: [/dev/tun]"
+    launch = LAUNCH.replace("network: host", f"network: host, stop_signal: QUIT, {more}")
+    assert kubernetes.manifests(model(site(tmp_path, launch))).notes[-3:] == [
+        "a/agent: a pod has no `cgroup`, `limits`, `security_options`: set them on its hosts",
+        "a/agent: its image needs STOPSIGNAL SIGQUIT: a pod can't set it",
+        "a/agent: a pod has no `devices`: give it /dev/tun with a device plugin, or with privileged: true and"
+        " {host: /dev/tun}",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/", "/lib"])
+def test_only_the_whole_file_system_of_a_host_is_warned_of(path: str, tmp_path: Path) -> None:
+    launch = LAUNCH.replace("/run/db: temporary", f"/host: {{host: {path}}}")
+    found = build(directory.read(site(tmp_path, launch)), Site("site"))[1]
+    assert [each.severity for each in found] == ["warning"] * (path == "/")
+
+
 @pytest.mark.parametrize("launched", ["volumes: {/var/log/x: {volume: logs}}", "volumes: {/var/log/x: 1Gi}"])
 def test_a_directory_of_the_node_gets_what_the_image_has_there(launched: str, tmp_path: Path) -> None:
     """Its owner, its mode and its files, as a volume of podman does: a kubelet would leave it to root."""
