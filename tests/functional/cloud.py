@@ -1,7 +1,7 @@
 """The deployment under test: the Keystone example on this machine, and what the tests ask of it.
 
-Counts the runs of commands, and sends requests. `tests/examples/keystone.py`, which `bin/quickstart` also
-uses, creates and starts the deployment. The tests have the assertions.
+Counts the runs of commands. `tests/keystone.py` creates and starts the deployment. The tests have the
+assertions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import AGENT, LocalContainer, processes_of
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
-from tests.examples.keystone import Keystone
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
+from tests.keystone import Keystone
+from tests.local_deployment import LocalDeployment
 from tests.processes import command_line
 from tests.tool import operator_client
 from tests.waiting import eventually

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kolla_mesos_start.ctl.up.progress import Size
 from tests import CHECKOUT
 from tests.examples.keystone import API, issue_token, url, validate_token
-from tests.quickstarts import Quickstart, checkout_in
+from tests.quickstarts import Quickstart, Size, checkout_in
 
 LANES = (
     *("mariadb@ctl-1", "memcached@ctl-2", "keystone_tasks@ctl-3"),
