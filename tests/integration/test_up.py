@@ -334,16 +334,6 @@ def test_secrets_are_generated_for_one_run_or_kept(up: Start, place: Path) -> No
     assert texts[1] in (place / "own.yml").read_text()
 
 
-def test_a_value_of_the_secrets_that_nothing_uses_is_not_published(up: Start, place: Path) -> None:
-    write_files(place / "site", variables_yml="", secrets_yml="greeting: password\n")
-    (place / "own.yml").write_text("greeting: hello\nother: unused\n")
-    run = up("--in", "kept", "--secrets", "own.yml")
-    run.says("-- up; Ctrl-C ends it")
-    listed = shell(f". {place}/kept/site/env; kolla_mesos_ctl get").stdout
-    assert "greeting" in listed and "other" not in listed
-    assert run.ends(signal.SIGINT) == 0
-
-
 FORKING = """
 import http.server, os, sys
 if os.fork():
