@@ -484,25 +484,6 @@ def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequenc
     ]
 
 
-def cycles(graph: Graph) -> Sequence[Sequence[str]]:
-    """The cycles of hard edges, one for each place where one closes."""
-    found: list[list[str]] = []
-    done: set[str] = set()
-
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            found.append([*path[path.index(name) :], name])
-        elif name not in done:
-            for edge in graph.edges.get(name, ()):
-                if edge.is_hard:
-                    visit(edge.on, [*path, name])
-            done.add(name)
-
-    for name in graph.edges:
-        visit(name, [])
-    return found
-
-
 def against_order(graph: Graph, containers: Containers, *, is_upgrade: bool = False) -> Sequence[Edge]:
     """Hard edges to something that kolla-ansible starts later.
 

@@ -56,7 +56,6 @@ class Outcome:
     graph: Graph
     unlifted: Sequence[Unlifted]
     against_order: Sequence[Edge]
-    cycles: Sequence[Sequence[str]]
     clusters: Sequence[str]
     unresolved: Sequence[str]
     warnings: Sequence[str]
@@ -148,7 +147,6 @@ def make(
         graph=derived,
         unlifted=unlifted,
         against_order=graph.against_order(derived, found, is_upgrade=is_upgrade),
-        cycles=graph.cycles(derived),
         clusters=of_clusters.issues,
         unresolved=list(dict.fromkeys(each.shown(real) for each in derived.unresolved)),
         warnings=warnings,

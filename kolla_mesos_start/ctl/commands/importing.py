@@ -137,11 +137,11 @@ def refuse(outcome: Outcome, tags: str | None = None) -> None:
     With tags only a part is imported, which connects to daemons outside of it: unresolved addresses are only
     reported.
     """
-    issues = [f"a cycle: {' -> '.join(cycle)}" for cycle in outcome.cycles]
-    issues += (
-        f"{each.name} needs {each.on} ({each.reason}), which starts later" for each in outcome.against_order
-    )
-    issues = [f"{each}: add a rule to a file for --overrides" for each in issues]
+    issues = [
+        f"{each.name} needs {each.on} ({each.reason}), which starts later: add a rule to a file for"
+        " --overrides"
+        for each in outcome.against_order
+    ]
     issues += (
         f"{each}: add a row to `listeners` or `addresses` of a file for --overrides"
         for each in (() if tags else outcome.unresolved)
