@@ -23,7 +23,6 @@ FIRST = (
     "tests/blackout/test_position.py",
     "tests/blackout/test_blackout.py",
     "tests/functional/test_keystone.py",
-    "tests/functional/test_secured_keystone.py",
     "tests/functional/test_upgrade.py",
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",
@@ -39,7 +38,7 @@ TOGETHER = {
         "tests/integration/test_zookeeper.py",
     ),
     "a secured ensemble": (
-        "tests/functional/test_secured_keystone.py",
+        "tests/functional/test_keystone.py",
         "tests/integration/test_secrets.py",
         "tests/integration/test_secured.py",
     ),

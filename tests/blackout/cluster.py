@@ -22,11 +22,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
 from kolla_mesos_start.ctl.up.containers import end_all, processes_of
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
 from tests.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql, values
 from tests.chaos.run import Link
 from tests.conftest import Deployment
 from tests.examples.openstack import SYSTEM_PATH
+from tests.local_deployment import LocalDeployment
 from tests.tool import operator_client, run_ctl
 from tests.waiting import eventually
 from tests.zookeeper import Ensemble, free_port

@@ -23,11 +23,11 @@ import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
 from kolla_mesos_start.definition.forms import LOCAL
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.functional.cloud import noting
+from tests.local_deployment import LocalDeployment
 from tests.tool import operator_client
 from tests.waiting import eventually
 from tests.zookeeper import free_port

@@ -1,24 +1,16 @@
-"""Which containers `up` starts, and how their logs become one stream."""
+"""Which containers `up` starts, and on which hosts."""
 
 from __future__ import annotations
 
-import io
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
-from rich.console import Console
 
 from kolla_mesos_start.ctl.directory.container_settings import ContainerSettings
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service, Values
 from kolla_mesos_start.ctl.directory.launch import LaunchFile
-from kolla_mesos_start.ctl.invocation import OutputConsole
-from kolla_mesos_start.ctl.up.containers import LocalContainer
-from kolla_mesos_start.ctl.up.directory_up import DirectoryDeployment, pairs, plan, with_roles
-from kolla_mesos_start.ctl.up.log_stream import LogStream
+from kolla_mesos_start.ctl.up.plan import pairs, plan, ports_in, with_roles
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
 NOTHING = Values({}, {})
@@ -124,72 +116,7 @@ def test_fewer_hosts_than_containers_are_refused() -> None:
         placed(["compute=x"], [], [])
 
 
-def test_logs_become_one_stream_of_whole_lines(tmp_path: Path) -> None:
-    """Each behind the name of its container, once, whatever is in it."""
-    made = [LocalContainer(f"a/{role}", "x", tmp_path / role, tmp_path / "run", {}) for role in ("db", "web")]
-    target = io.StringIO()
-    stream = LogStream(made, Console(file=target))
-    stream.show()
-    made[0].log.write_bytes(b"one [bold]\nSTORED\r\ntw")
-    made[1].log.write_bytes(b"\xff \x1b[31mred\x1b[0m\n\n")
-    stream.show()
-    with made[0].log.open("ab") as log:
-        log.write(b"o" * 200 + b"\n")
-    stream.show()
-    stream.show()
-    assert target.getvalue().splitlines() == [
-        "db@x  | one [bold]",
-        "db@x  | STORED",
-        "web@x | \N{REPLACEMENT CHARACTER} red",
-        "web@x | ",
-        "db@x  | tw" + "o" * 200,
-    ]
-
-
-def test_a_log_may_have_colours_and_no_other_sequence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = LocalContainer("a/db", "x", tmp_path / "db", tmp_path / "run", {})
-    target = io.StringIO()
-    monkeypatch.setattr(target, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stdout", target)
-    monkeypatch.setenv("TERM", "xterm")
-    stream = LogStream([made], OutputConsole())
-    made.log.write_text(
-        "\x1b[31mred\x1b[0m \x1bc \x1b[2J \x9b2J \x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\\n"
-    )
-    stream.show()
-    said = target.getvalue()
-    assert "\x1b[31mred\x1b[0m" in said
-    assert r" \x1bc \x1b[2J \x9b2J \x1b]8;;http://evil" in said
-    assert re.findall(r"\x1b(?!\[\d*m)", said) == []
-
-
-class EndsMeanwhile(LocalContainer):
-    """A container that writes its last line and ends between two looks at it."""
-
-    @property
-    def status(self) -> int:
-        if not self.log.exists():
-            self.log.write_text("the last line\n")
-        return 2
-
-
-def test_the_end_of_a_container_comes_after_its_last_line(tmp_path: Path) -> None:
-    made = EndsMeanwhile("a/db", "x", tmp_path / "db", tmp_path / "run", {})
-    target = io.StringIO()
-    stream = LogStream([made], Console(file=target))
-    stream.show()
-    stream.show()
-    last, end = target.getvalue().splitlines()
-    assert last == "db@x | the last line"
-    assert end.startswith("db@x | ended")
-
-
-def test_no_container_is_given_a_port_that_the_directory_names(tmp_path: Path) -> None:
-    """What it is for may not listen yet, and would then find it taken."""
-    odd = " ".join(f"h:{port}" for port in range(10001, 65536, 2))
-    contents = Deployment({"frontends": odd.encode()}, [service("web", port="{{ port }}")], [])
-    planned = [("web", f"node-{number}") for number in range(1, 21)]
-    made = DirectoryDeployment(contents, planned, tmp_path, tmp_path, KazooClient(), {}, "/kolla", "site")
-    assert {int(container.environ["KOLLA_PORTS"]) % 2 for container in made.containers} == {0}
+def test_every_number_of_the_directory_may_be_a_port() -> None:
+    """A container must not be given it: what it is for may not listen yet, and would then find it taken."""
+    contents = Deployment({"frontends": b"h:10001 h:10003"}, [service("web", port="{{ port }}")], [])
+    assert {10001, 10003} <= ports_in(contents)
