@@ -260,14 +260,6 @@ class Client:
             raise Refused(cause, path)
         return results
 
-    def known_as(self) -> str:
-        """Our identity according to the server; empty if it does not answer soon."""
-        from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
-
-        (reply,) = self._send([WhoAmI()])
-        self.loop.wait(lambda: reply.done, now() + ANSWER_TIMEOUT)
-        return names(reply.value, self._labels) if reply.done and reply.error is None else ""
-
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""
         found: dict[str, Any] = self._together(paths, wire.GetData)
