@@ -29,7 +29,7 @@ from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.members import instance, why_left_out
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import decode_registered
 from kolla_mesos_start.zookeeper.client import Outage
 from kolla_mesos_start.zookeeper.client import Refused as RefusedTransaction
-from kolla_mesos_start.zookeeper.query import children_of, data_of
+from kolla_mesos_start.zookeeper.view import children_of, data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, NoNodeError, SetData
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
-    from kolla_mesos_start.zookeeper.query import Query, Znode
+    from kolla_mesos_start.zookeeper.view import Query, Znode
 
 log = Logger("kolla_mesos_start.election")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from kolla_mesos_start.zookeeper.query import Znode
+    from kolla_mesos_start.zookeeper.view import Znode
 
     Facts = dict[str, Any]
 

@@ -15,7 +15,7 @@ from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import RESERVED
 from kolla_mesos_start.zookeeper.client import Outage, text
-from kolla_mesos_start.zookeeper.query import Znode, data_of
+from kolla_mesos_start.zookeeper.view import Znode, data_of
 from kolla_mesos_start.zookeeper.wire import GetData
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, 
 from kolla_mesos_start.election.records import BadRecord
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
 
 T = TypeVar("T")
 Verdict = Union[Wait, Refused, Elected]

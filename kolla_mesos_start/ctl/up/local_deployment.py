@@ -27,7 +27,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 STOP_MARGIN = 5.0  # seconds beyond the limits of a definition
 LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}

@@ -27,7 +27,7 @@ from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
 from kolla_mesos_start.election.records import Override, decode_decision, encode
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
 PATIENCE = 30.0  # seconds
