@@ -19,7 +19,7 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
 from kolla_mesos_start.zookeeper.client import Outage, Refused
-from kolla_mesos_start.zookeeper.view import View, Znode, data_of
+from kolla_mesos_start.zookeeper.view import Znode, data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, GetData, SetData, Transaction
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import CommandZnodes
+    from kolla_mesos_start.zookeeper.view import View
 
     Operations = list[Any]
 
@@ -120,7 +121,9 @@ class Attempts:
         watches = self._client.watches
         known = watches.results if watches.fresh() else {}
         znode: Znode | None = known.get(data_of(at.detail))
-        floor = self._check_due(command, View(known)) if znode is not None else None
+        floor: Znode | None = None
+        if znode is not None:
+            floor = self._client.decide(partial(self._check_due, command), known)
         # The claim's own changes need not be read.
         watches.watch([data_of(contender)])
         while True:
