@@ -27,7 +27,7 @@ from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.members import instance, why_left_out
+from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import decode_registered
 from kolla_mesos_start.zookeeper.client import Outage
@@ -169,7 +169,7 @@ class Candidacy:
 
     def _holds(self, result: Result, running: Znode, decision: Znode) -> bool:
         try:
-            found = records.decode_decision(self._at.decision, decision.data)
+            found = records.decode(records.Decision, self._at.decision, decision.data)
         except BadRecord:
             return False
         bootstraps = found.winner == self._host and found.state == records.BOOTSTRAPPING
@@ -199,12 +199,12 @@ class Candidacy:
         """
         record = Candidate(position.group, position.value, self._container)
         path, runner = self._at.candidate(self._host), self._at.runner(self._host)
-        places = {path: records.decode_candidate, runner: records.decode_running}
+        kinds = {path: Candidate, runner: Running}
         self._foreign_since = None
         while True:
             view = self._look()
-            left = [each for each in places if each in view]
-            foreign = [each for each in left if self._is_foreign(view[each], places[each])]
+            left = [each for each in kinds if each in view]
+            foreign = [each for each in left if self._is_foreign(view[each], kinds[each])]
             if foreign:
                 self._await_expiry(foreign[0])
                 continue
@@ -221,7 +221,7 @@ class Candidacy:
             view = self._look()
             path = self._at.runner(self._host)
             if path in view and self._is_ours(view[path]):  # Perhaps after a lost reply.
-                found = records.decode_running(path, view[path].data)
+                found = records.decode(records.Running, path, view[path].data)
                 return Result(found.role, found.epoch, position)
             candidate = view.get(self._at.candidate(self._host))
             if candidate is None or not self._is_ours(candidate):
@@ -320,29 +320,12 @@ class Candidacy:
         return {path: znode for path, znode in found.items() if znode}
 
     def _snapshot(self, view: Mapping[str, Znode], candidate: Znode) -> Snapshot:
-        at = self._at
-        answers = self._answers(view)
-        return Snapshot(
-            wanted=self._election.members,
-            turn=view[at.turn].stat.version if at.turn in view else 0,
-            decision=_decoded(records.decode_decision, at.decision, view),
-            members=_below(records.decode_member, at.members, view),
-            candidates=self._candidates(view),
-            running=_below(records.decode_running, at.running, _alive(view)),
-            override=_decoded(records.decode_override, at.override, view),
-            ready=[decode_registered(znode).host for _, znode in answers],
-            answered=any(znode.stat.mzxid > candidate.stat.czxid for _, znode in answers),
-        )
-
-    def _candidates(self, view: Mapping[str, Znode]) -> dict[str, Candidate]:
-        """The candidates. An invalid one is left out: an election is safe without a host that is absent."""
-        found = {}
-        for path, znode in _alive(view).items():
-            if path.startswith(f"{self._at.candidates}/"):
-                try:
-                    found[path.rpartition("/")[2]] = records.decode_candidate(path, znode.data)
-                except BadRecord as bad:
-                    self._client.warn_once(f"left out of the election: {bad}")
+        answers = [znode for _, znode in self._answers(view)]
+        ready = [decode_registered(znode).host for znode in answers]
+        answered = any(znode.stat.mzxid > candidate.stat.czxid for znode in answers)
+        found, bad = decide.snapshot(self._at, view, self._election.members, ready, answered)
+        for each in bad:
+            self._client.warn_once(f"left out of the election: {each}")
         return found
 
     def _answers(self, view: Mapping[str, Znode]) -> list[tuple[str, Znode]]:
@@ -359,7 +342,7 @@ class Candidacy:
     def _is_ours(self, znode: Znode) -> bool:
         return bool(znode.stat.ephemeralOwner == self._client.session.id)
 
-    def _is_foreign(self, znode: Znode, decode: Callable[[str, bytes], Any]) -> bool:
+    def _is_foreign(self, znode: Znode, kind: type[Candidate | Running]) -> bool:
         """Whether another container on this host has created it."""
         session = self._client.session
         # 0: no session owns it, as in a copied tree.
@@ -367,7 +350,7 @@ class Candidacy:
             return False
         try:
             # A restarted container has the id of its earlier run.
-            return bool(decode("", znode.data).id != self._container)
+            return bool(records.decode(kind, "", znode.data).id != self._container)
         except BadRecord:
             return True
 
@@ -402,17 +385,3 @@ class Candidacy:
             outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
             log.info("%s%s", outage, text)
             self._client.loop.call_at(now() + PROGRESS_INTERVAL, partial(self._log, text))
-
-
-def _alive(view: Mapping[str, Znode]) -> dict[str, Znode]:
-    """What a session owns."""
-    return {path: znode for path, znode in view.items() if znode.stat.ephemeralOwner}
-
-
-def _decoded(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> Any:
-    return decode(path, view[path].data) if path in view else None
-
-
-def _below(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> dict[str, Any]:
-    above = f"{path}/"
-    return {each[len(above) :]: decode(each, view[each].data) for each in view if each.startswith(above)}

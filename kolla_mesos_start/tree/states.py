@@ -11,6 +11,18 @@ from itertools import islice
 from kolla_mesos_start.definition.forms import ANY, GLOBAL, bad_service
 from kolla_mesos_start.definition.model import Dependency, External, Members
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.codec import (
+    NO_SESSION,
+    Field,
+    Invalid,
+    decode,
+    decode_leniently,
+    instance,
+    is_text,
+    member,
+    why_left_out,
+)
+from kolla_mesos_start.tree.codec import printable as printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,48 +134,27 @@ class Detail(NamedTuple):
             limit //= 2  # JSON may write one byte as six.
 
 
-NUMBER, TEXT, NULL = (int, float), (str,), (type(None),)
-DETAIL_TYPES: dict[str, tuple[type, ...]] = {
-    "attempt": (int,),
-    "claim": TEXT,
-    "host": TEXT,
-    "generation": TEXT + NULL,
-    "started": NUMBER + NULL,
-    "finished": NUMBER + NULL,
-    "state": TEXT,
-    "status": (int, *NULL),
-    "after": (int, *NULL),
-    "token": (int, *NULL),
-    "message": TEXT,
-    "newest": TEXT + NULL,
-    "adopted": TEXT + NULL,
-    "taken_back": TEXT + NULL,
+COUNT = Field(lambda value: type(value) is int and 0 <= value < 2**63)  # A token is a zxid, or slightly more.
+NUMBER = Field(lambda value: value is None or COUNT.fits(value))
+TIME = Field(lambda value: type(value) is float or NUMBER.fits(value))
+TEXT = Field(lambda value: isinstance(value, str))
+TEXT_OR_NULL = Field(lambda value: value is None or isinstance(value, str))
+DETAIL = {
+    "attempt": COUNT,
+    **dict.fromkeys(("claim", "host", "state", "message"), TEXT),
+    **dict.fromkeys(("generation", "newest", "adopted", "taken_back"), TEXT_OR_NULL),
+    **dict.fromkeys(("started", "finished"), TIME),
+    **dict.fromkeys(("status", "after", "token"), NUMBER),
 }
 
 
 def decode_detail(znode: Znode | None) -> Detail:
     """The content of a `detail` znode; empty if it is missing or invalid."""
-    data = znode.data if znode and len(znode.data) <= MAX_DETAIL else b""
     try:
-        fields = json.loads(data or b"{}")
-    except (ValueError, RecursionError):
-        fields = {}
-    known = (
-        {name: fields[name] for name in DETAIL_TYPES if name in fields} if isinstance(fields, dict) else {}
-    )
-    if any(type(value) not in DETAIL_TYPES[name] or _is_huge(value) for name, value in known.items()):
-        known = {}
-    found = Detail(**known)
+        found = Detail(**decode(znode.data, DETAIL, MAX_DETAIL)) if znode else Detail()
+    except Invalid:
+        found = Detail()
     return found._replace(host=printable(found.host), message=printable(found.message))
-
-
-def _is_huge(value: object) -> bool:
-    return isinstance(value, int) and not 0 <= value < 2**63  # A token is a zxid, or slightly more.
-
-
-def printable(text: str) -> str:
-    """Text of another container that is safe to show: it can't end a line or move a cursor."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def token_of(detail: Detail, mzxid: int) -> int:
@@ -297,9 +288,7 @@ def _counted(dependency: Dependency | Members, required: int, place: str, view: 
 
     Only as many as are required are read; another one for each that does not count.
     """
-    from kolla_mesos_start.tree import members  # Many containers count nothing.
-
-    read = members.member if isinstance(dependency, Members) else members.instance
+    read = member if isinstance(dependency, Members) else instance
     generation = dependency.generation if isinstance(dependency, Dependency) else None
     paths = iter([f"{place}/{name}" for name in view.names(place, required)])
     counted = 0
@@ -307,7 +296,7 @@ def _counted(dependency: Dependency | Members, required: int, place: str, view: 
         for path, znode in view.znodes(batch).items():
             if znode is None:
                 continue
-            if why := members.why_left_out(znode, read):
+            if why := why_left_out(znode, read):
                 view.remarks.append(f"{path} is left out: {why}")
             else:
                 counted += generation is None or decode_registered(znode).generation == generation
@@ -316,8 +305,6 @@ def _counted(dependency: Dependency | Members, required: int, place: str, view: 
 
 def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
     """The containers of other generations that block an exclusive dependency, in words."""
-    from kolla_mesos_start.tree.members import NO_SESSION
-
     claim = znodes.owner(GLOBAL, dependency.role)
     znode = view.znode(claim)
     owner = znode.data.decode("utf-8", "replace") if znode else ""
@@ -349,15 +336,11 @@ class Registered(NamedTuple):
 
 def decode_registered(znode: Znode | None) -> Registered:
     """The content of a ready instance or a container's znode; invalid data has no generation."""
-    try:
-        facts = json.loads(znode.data) if znode and len(znode.data) <= MAX_REGISTERED else {}
-    except (ValueError, RecursionError):
-        facts = {}
-    host, generation = (facts.get(key) if isinstance(facts, dict) else None for key in Registered._fields)
-    is_text = isinstance(generation, str) and generation.isprintable() and generation != ""
+    facts = decode_leniently(znode.data, MAX_REGISTERED) if znode else {}
+    host, generation = facts.get("host"), facts.get("generation")
     return Registered(
         printable(host) if isinstance(host, str) and host else "an unknown host",
-        generation if is_text else None,
+        generation if is_text(generation) else None,
     )
 
 

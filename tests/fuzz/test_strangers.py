@@ -11,7 +11,7 @@ from kazoo.protocol.states import ZnodeStat
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.model import Dependency
-from kolla_mesos_start.tree import members, states
+from kolla_mesos_start.tree import codec, states
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper import view as zookeeper
 from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
@@ -62,14 +62,14 @@ def test_the_facts_of_a_member(fuzz: Fuzz, seed: int) -> None:
     def attempt(data: bytes) -> None:
         for interface in ("eth1", "hostname"):
             try:
-                facts = members.member(data, interface)
-            except members.InvalidFacts as invalid:
+                facts = codec.member(data, interface)
+            except codec.Invalid as invalid:
                 assert str(invalid).isprintable()
             else:
                 assert facts["private_address"].isprintable() and facts["ansible_hostname"].isprintable()
         try:
-            facts = members.instance(data)
-        except members.InvalidFacts as invalid:
+            facts = codec.instance(data)
+        except codec.Invalid as invalid:
             assert str(invalid).isprintable()
         else:
             assert facts["host"].isprintable() and json.dumps(facts)

@@ -31,7 +31,7 @@ from kolla_mesos_start.report import (
     RESTART,
 )
 from kolla_mesos_start.settings import LOGS_LIMIT
-from kolla_mesos_start.tree.members import instance, why_left_out
+from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of, stat_of
