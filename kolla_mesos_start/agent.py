@@ -18,12 +18,12 @@ from functools import partial
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import (
-    AccessDenied,
     AgentError,
     BadDefinition,
     BadUsage,
     CannotRender,
     CannotWrite,
+    NoRight,
     Stopped,
     Unkillable,
     where,
@@ -488,8 +488,8 @@ class Agent:
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
-        if isinstance(error, AccessDenied):
-            error.reason += self._identity_hint()
+        if isinstance(error, NoRight) and self.client:
+            error.reason += self.client.session.servers.hint
         ending = logs.ending(self.stage, error)
         if self.ended and not isinstance(error, Stopped):
             self.ended.write(str(ending.short()))
@@ -504,15 +504,6 @@ class Agent:
         if self.stage != "refresh":  # Its registrar reports that, and continues.
             logs.last_line(ending, self.termination_log)
         return error.status
-
-    def _identity_hint(self) -> str:
-        """Our identity according to the server, for an error about a missing permission."""
-        if self.client is None or not self.client.connected:
-            return ""
-        from kolla_mesos_start.zookeeper.identity import connected_as
-
-        self.client.ignore()
-        return connected_as(self.client.known_as())
 
     def _reach(self, stage: str, command: str | None = None) -> None:
         """Enter a stage. The record of an earlier start that failed before it is removed."""

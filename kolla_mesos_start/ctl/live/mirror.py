@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import View, read_all
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.query import children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.view import children_of, data_of, stat_of
 
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a group
 

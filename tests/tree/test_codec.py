@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.tree.members import SIZE_LIMIT, InvalidFacts, instance, member
+from kolla_mesos_start.tree.codec import FACTS_LIMIT, Invalid, instance, member
 
 FACTS: dict[str, Any] = {
     "ansible_hostname": "ipv4",
@@ -118,14 +118,14 @@ BAD: dict[str, list[Any]] = {
         *({"ipv4": {"address": address}} for address in [*NO_ADDRESS, "fd00::6"]),
         *({"ipv6": addresses} for addresses in NO_IPV6),
     ],
-    "strange": ["a\nb", {"a": ["\x1b"]}, {"a\nb": 1}, nested(9), "x" * SIZE_LIMIT],
+    "strange": ["a\nb", {"a": ["\x1b"]}, {"a\nb": 1}, nested(9), "x" * FACTS_LIMIT],
 }
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in BAD for value in BAD[field]])
 def test_a_member_with_a_fact_that_does_not_fit_is_left_out(field: str, value: object) -> None:
     """It names the field and what was expected, never what was found: that is a stranger's text."""
-    with pytest.raises(InvalidFacts) as caught:
+    with pytest.raises(Invalid) as caught:
         member(encoded(FACTS, **{field: value}), "eth1")
     message = str(caught.value)
     assert message.isprintable() and len(message) < 200
@@ -137,14 +137,14 @@ def test_a_member_with_a_fact_that_does_not_fit_is_left_out(field: str, value: o
 @pytest.mark.parametrize("field", ["ansible_hostname", "api_interface", "ansible_eth0"])
 def test_a_member_without_what_every_member_has_is_left_out(field: str) -> None:
     """A template that goes through all members would fail because of it."""
-    with pytest.raises(InvalidFacts):
+    with pytest.raises(Invalid):
         member(encoded(without(FACTS, field)), "eth1")
 
 
 def test_a_member_without_any_address_is_left_out() -> None:
     """Whatever the service of that member is, others would render an empty address."""
     facts = {**OLD_FACTS, "ansible_eth0": {}, "ansible_eth1": {}}
-    with pytest.raises(InvalidFacts, match=r"^private_address: "):
+    with pytest.raises(Invalid, match=r"^private_address: "):
         member(encoded(facts), "eth1")
 
 
@@ -152,9 +152,9 @@ def test_a_member_without_any_address_is_left_out() -> None:
 @pytest.mark.parametrize("value", [None, "a\nb", {"a": 1}])
 def test_an_instance_with_a_value_that_does_not_fit_is_left_out(field: str, value: object) -> None:
     """Also one without it."""
-    with pytest.raises(InvalidFacts, match=f"^{field}: "):
+    with pytest.raises(Invalid, match=f"^{field}: "):
         instance(encoded(INSTANCE, **{field: value}))
-    with pytest.raises(InvalidFacts, match=f"^{field}: "):
+    with pytest.raises(Invalid, match=f"^{field}: "):
         instance(encoded(without(INSTANCE, field)))
 
 
@@ -162,7 +162,7 @@ def test_an_instance_with_a_value_that_does_not_fit_is_left_out(field: str, valu
 @pytest.mark.parametrize("value", [7, "a\nb", {"a": 1}])
 def test_what_an_instance_may_have_must_fit_too(field: str, value: object) -> None:
     """If it is there."""
-    with pytest.raises(InvalidFacts, match=f"^{field}: "):
+    with pytest.raises(Invalid, match=f"^{field}: "):
         instance(encoded(INSTANCE, **{field: value}))
 
 
@@ -179,7 +179,7 @@ NO_OBJECTS = [
     b"7" * 10_000,
     b'{"\\ud800": 1}',
     b'{"a\\nb": 1}',
-    b"{" + b" " * SIZE_LIMIT + b"}",
+    b"{" + b" " * FACTS_LIMIT + b"}",
 ]
 
 
@@ -187,6 +187,6 @@ NO_OBJECTS = [
 def test_what_is_no_object_is_left_out(data: bytes) -> None:
     """However deep or long it is."""
     for read in (partial(member, private_interface="eth1"), instance):
-        with pytest.raises(InvalidFacts) as caught:
+        with pytest.raises(Invalid) as caught:
             read(data)
         assert str(caught.value).isprintable() and len(str(caught.value)) < 200
