@@ -28,7 +28,7 @@ from kolla_mesos_start.errors import (
     Unkillable,
     where,
 )
-from kolla_mesos_start.health import JOURNAL, PRIVATE, StateFile
+from kolla_mesos_start.health import PRIVATE, StateFile
 from kolla_mesos_start.host.facts import HostFacts, when_addressed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Dependency, Graph
     from kolla_mesos_start.election.candidacy import Candidacy, Result
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Settings
@@ -130,7 +130,6 @@ class Agent:
         settings = self._read_environment()
         _warn_of_world_readable(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
-        _complete_refresh(settings.run_dir)
         preparer = self._connect(
             settings,
             lambda cause: report.write(
@@ -217,7 +216,6 @@ class Agent:
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
         from kolla_mesos_start.daemon.refresh import end_with, refresh
-        from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
             listed, started, notified, facts, registrar, election = marshal.load(file)
@@ -230,7 +228,6 @@ class Agent:
             # A refresh waits for ZooKeeper as long as the daemon runs.
             settings = self._read_environment()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
-            recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
             preparer.election = election
             self.stage = "refresh"
@@ -388,7 +385,7 @@ class Agent:
         return prepared
 
     def _place(self, settings: Settings, prepared: Prepared, report: Report) -> None:
-        from kolla_mesos_start.files.placement import place
+        from kolla_mesos_start.files.place import place
 
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
@@ -575,23 +572,6 @@ def _raise_if_changed(tree: StatusTree) -> None:
 
     if changed := tree.changed():
         raise Changed(f"{changed} has changed since it was read") from None
-
-
-def _complete_refresh(run_dir: str) -> None:
-    """Complete a refresh that was killed together with this container."""
-    journal = f"{run_dir}/{JOURNAL}"
-    if not os.path.lexists(journal):
-        return
-    from kolla_mesos_start.files.journal import recover
-
-    try:
-        recover(run_dir)
-        log.warning("a refresh was killed while it replaced files: that is completed now")
-    except CannotWrite as error:
-        # All files are written again before the daemon starts.
-        log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
-        with contextlib.suppress(OSError):
-            os.unlink(journal)
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:

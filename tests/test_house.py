@@ -33,7 +33,7 @@ SHARED = (
     "kolla_mesos_start.election.words",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
-    "kolla_mesos_start.files.regular",
+    "kolla_mesos_start.files.paths",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
     *TOOLS,

@@ -10,8 +10,6 @@ import socket
 import sys
 
 from kolla_mesos_start.daemon.request_client import Unreachable, connect
-from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.files.journal import recover
 from kolla_mesos_start.health import find_run_dir
 
 TYPE_CHECKING = False
@@ -32,28 +30,16 @@ TAKES_LONG = (
 def ask(environ: Mapping[str, str]) -> int:
     """Have the registrar refresh the files now, print the result, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    run_dir = find_run_dir(environ)
     try:
-        connection = connect(f"{run_dir}/refresh", NOBODY)
+        connection = connect(f"{find_run_dir(environ)}/refresh", NOBODY)
     except Unreachable as error:
         print(error.text)
-        if error.is_absent:
-            _recover(run_dir)
         return 1
     with connection:
         answer = _answer(connection)
     status, _, text = answer.decode("utf-8", "replace").partition(" ")
     print(text.strip() or "the daemon ended during the refresh")
     return int(status or 1)
-
-
-def _recover(run_dir: str) -> None:
-    """Complete a refresh that was killed together with its registrar."""
-    try:
-        if recover(run_dir):
-            print("a refresh was killed while it replaced files: that is completed now")
-    except AgentError as error:
-        print(error.reason)
 
 
 def _answer(connection: socket.socket) -> bytes:
