@@ -13,7 +13,7 @@ import gc
 import os
 import signal
 import sys
-from functools import partial
+from functools import cache, partial
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
@@ -24,12 +24,12 @@ from kolla_mesos_start.errors import (
     BadUsage,
     CannotRender,
     CannotWrite,
+    NoAddress,
     Stopped,
     Unkillable,
     where,
 )
 from kolla_mesos_start.health import PRIVATE, StateFile
-from kolla_mesos_start.host.facts import HostFacts, when_addressed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import hide_memory, reap, signal_name
@@ -37,8 +37,8 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import NoReturn, TypeVar
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Dependency, Graph
@@ -119,7 +119,6 @@ class Agent:
         self.report: Report | None = None
         self.client: Client | None = None
         self.bootstrap: Bootstrap | None = None
-        self.facts: HostFacts | None = None
         self.registration: Registration | None = None
         self.ended: FailureRecord | None = None
         self.begins_again = False
@@ -263,11 +262,10 @@ class Agent:
         return settings
 
     def _connect(self, settings: Settings, report: Callable[[str], object]) -> Preparer:
-        """Connect to ZooKeeper. Meanwhile a child collects host facts, and the next stages are imported.
+        """Connect to ZooKeeper. Meanwhile the next stages are imported.
 
         `report` is called with the cause of each failed attempt.
         """
-        facts = self.facts = HostFacts(settings)
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
@@ -285,7 +283,7 @@ class Agent:
         from kolla_mesos_start.tree.znodes import Znodes
 
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
-        preparer = Preparer(settings, Published(client, znodes), facts)
+        preparer = Preparer(settings, Published(client, znodes), cache(partial(_host_facts, settings)))
         client.connect(settings.connect_timeout, report)
         return preparer
 
@@ -361,6 +359,10 @@ class Agent:
             if runnable is None:  # Nothing has run.
                 tree.raise_if_changed()
 
+        try:
+            return work()
+        except NoAddress:
+            from kolla_mesos_start.host.network import when_addressed  # Most hosts are ready before.
         return when_addressed(work, self.loop, settings.wait_timeout, tell, check)
 
     def _render(self, settings: Settings, preparer: Preparer, runnable: Runnable, report: Report) -> Prepared:
@@ -520,8 +522,6 @@ class Agent:
     def close(self, *, session: bool = True) -> None:
         """Close everything: first the running command, then the `session` that holds its lock."""
         self._end_guard()
-        if self.facts is not None:
-            self.facts.close()
         if session and self.client is not None:
             self.client.close()
 
@@ -555,6 +555,12 @@ def _import_what_follows(graph: Graph) -> None:
         import kolla_mesos_start.commands.bootstrap
     else:
         import kolla_mesos_start.daemon.launch  # noqa: F401
+
+
+def _host_facts(settings: Settings) -> Mapping[str, Any]:
+    from kolla_mesos_start.host.network import facts  # A task may need none.
+
+    return facts(settings)
 
 
 def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
