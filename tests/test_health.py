@@ -21,7 +21,7 @@ import pytest
 
 from kolla_mesos_start import health as health_module
 from kolla_mesos_start.errors import BadEnvironment, CannotWrite
-from kolla_mesos_start.health import JOURNAL, VERDICTS, StateFile, default_run_dir, health
+from kolla_mesos_start.health import VERDICTS, StateFile, default_run_dir, health
 
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
@@ -82,24 +82,6 @@ def test_the_probe_prints_the_stage_while_the_lock_is_held(
     assert health([], environ) == health(["--ready"], environ) == 1
     held = f"{stage} on mariadb"
     assert capsys.readouterr().out.splitlines() == [held, held, without, without]
-
-
-def test_a_container_is_not_ready_while_a_refresh_replaces_its_files(
-    capsys: pytest.CaptureFixture[str], run_dir: str, state_file: StateFile
-) -> None:
-    """Some files may be new and some old. It is alive, and its other states stay as they are."""
-    environ = {"KOLLA_RUN_DIR": run_dir}
-    journal = Path(run_dir, JOURNAL)
-    journal.touch()
-    state_file.write("ready", "")
-    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
-    assert "a refresh is replacing files" in capsys.readouterr().out
-    state_file.write("unready", "because")
-    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
-    assert capsys.readouterr().out == "unready because\n" * 2
-    journal.unlink()
-    state_file.write("ready", "")
-    assert health(["--ready"], environ) == 0
 
 
 def test_every_stage_is_in_the_table() -> None:

@@ -1,4 +1,7 @@
-"""Directories as descriptors: create them, sync them, and tell which of their entries are mounts."""
+"""Opens directories and files where another user may have put a link, and reads regular files only.
+
+Directories are descriptors from then on: what is opened, created or renamed in one stays in it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_LINKS = 40  # of a path, as in Linux
+LIMIT = 16 << 20  # bytes of a file that is read
+# For files that another process may replace meanwhile: follow no link, and do not block on a FIFO.
+O_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class UnsafePath(PermissionError):
@@ -73,7 +79,26 @@ def existing(path: str, flags: int = os.O_RDONLY) -> int:
         os.close(directory)
 
 
-def open_file(path: str) -> int:
+def read_regular(path: str, limit: int = LIMIT) -> bytes:
+    """The content of a regular file. Raises OSError, for others too: a FIFO blocks, a device has no end."""
+    return read_descriptor(_open_file(path), limit)
+
+
+def read_descriptor(fd: int, limit: int = LIMIT) -> bytes:
+    """As `read_regular`, from an open file, which is closed."""
+    with open(fd, "rb") as file:
+        there = os.fstat(fd)
+        if stat.S_ISDIR(there.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(there.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+    return data
+
+
+def _open_file(path: str) -> int:
     """Open a file for reading, without waiting for a FIFO. Links are followed like those of `existing`."""
     for _ in range(MOST_LINKS):
         parent, name = os.path.split(path)
