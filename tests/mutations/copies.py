@@ -42,8 +42,8 @@ class Copy:
         (self.root / "calls").chmod(0o666)
         with (self.site / "tree.pth").open("a") as file:
             file.write("import tests.mutations.plugin\n")
-        longest = ("functional", "containers", "chaos", "openstack")
-        self._pytest(1500, "-n4", *(f"--ignore=tests/{folder}" for folder in longest))
+        longest = ("functional", "containers", "chaos", "blackout", "openstack", "kolla_ansible")
+        self._pytest(3 * 3600, "-n4", *(f"--ignore=tests/{folder}" for folder in longest))
         return [
             line.split("\t")
             for name in ("notes", "calls")
