@@ -281,6 +281,15 @@ def test_only_one_of_many_agents_takes_the_lock(run_dir: str) -> None:
     assert sorted(said) == ["refused\n"] * 7 + ["taken\n"]
 
 
+def test_an_agent_waits_while_another_one_takes_the_lock(run_dir: str) -> None:
+    os.close(StateFile.take(run_dir).fd)
+    with open(f"{run_dir}/private/gate") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with pytest.raises(BadEnvironment, match="another agent runs here"):
+            StateFile.take(run_dir, timeout=0.1)
+    os.close(StateFile.take(run_dir, timeout=0.1).fd)
+
+
 def test_a_new_agent_starts_with_a_state_of_its_own(run_dir: str) -> None:
     """`ready` of the previous run does not count."""
     first = StateFile.take(run_dir)

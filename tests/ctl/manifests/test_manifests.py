@@ -509,4 +509,4 @@ def test_the_time_grows_with_the_number_of_services_only(tmp_path: Path) -> None
         return time.process_time() - begun
 
     few, many = (min(seconds(services) for _ in range(3)) for services in (60, 240))
-    assert many < 8 * few
+    assert many < 7 * few
