@@ -1,11 +1,13 @@
 """Makes 200 small changes of the package (mutations), one at a time, and looks for a test that fails then.
 
     python -m tests.mutations calls     note which test calls which function, for the others (25 minutes)
-    python -m tests.mutations record    choose the mutations, and note the test that finds each (an hour)
+    python -m tests.mutations record    complete the record: mutations, and the test that finds each (hours)
     python -m tests.mutations check     the same mutations again: which were found then, and are not now?
 
-`check` begins with the test of the record, and goes on with others if there are `calls`. It names the
-mutations that survive, and those whose code is not in the package any more.
+`record` replaces the mutations whose code is not in the package any more, and runs those that have no
+result; with --survivors, also those that no test has found. It can be stopped at any time. `check` begins
+with the test of the record, and goes on with others if there are `calls`. It names the mutations that
+survive, and those whose code is gone.
 """
 
 from __future__ import annotations
@@ -13,24 +15,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import Queue
 
 from tests import CHECKOUT
-from tests.mutations.changes import Mutation, Place, apply, choose, find, places
+from tests.mutations.changes import Mutation, Place, apply, find, places, replaced
 from tests.mutations.copies import Copy
 
 RECORD = Path(__file__).with_name("record.jsonl")
 CALLS = ".cache/calls.json"
 COUNT, PROCESSES = 200, 2
-# Seconds that tests of a mutation may take: those that start programs, after all others.
-LIMITS = {False: 8.0, True: 20.0}
+# Seconds that tests of a mutation take, on a quiet machine: those that start programs, after all others.
+LIMITS = {False: 60.0, True: 300.0}
+GENEROUS = 600.0  # seconds for one test, on a busy machine; one that takes longer has not found anything
 STARTS_PROGRAMS = "tests/integration/"
 NOT_RUN, GONE, SURVIVED = "not run", "gone", ""
+SLOW, UNCERTAIN = "takes too long", "its test fails without it, too"
+NO_RESULT = (NOT_RUN, GONE, SLOW, UNCERTAIN)
+Recorded = tuple[Mutation, str]
 
 
 def note_calls(tree: Path) -> None:
@@ -65,39 +73,41 @@ class Run:
         for _ in range(PROCESSES):
             self._copies.put(Copy(tree))
 
-    def all(self, wanted: list[tuple[Mutation, str]]) -> list[str]:
-        """The test that finds each mutation, or a word about it. Each is given with a test to begin with."""
-        found = [SURVIVED] * len(wanted)
-        for programs in LIMITS:
-            left = [number for number, test in enumerate(found) if test == SURVIVED]
-            with ThreadPoolExecutor(PROCESSES) as pool:
-                tests = pool.map(lambda number: self._one(*wanted[number], programs), left)  # noqa: B023
-                for number, test in zip(left, tests):
-                    found[number] = test
+    def all(self, wanted: Iterable[Recorded]) -> Iterator[Recorded]:
+        """Each mutation with the test that finds it, or a word about it. `wanted` has the first tests."""
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            for done in as_completed([pool.submit(self._one, *each) for each in wanted]):
+                yield done.result()
         while not self._copies.empty():
             self._copies.get().remove()
-        return found
 
-    def _one(self, mutation: Mutation, known: str, programs: bool) -> str:
+    def _one(self, mutation: Mutation, known: str) -> Recorded:
         place, begun = find(self.places, mutation), time.monotonic()
         if place is None or begun > self._until:
-            return NOT_RUN if place else GONE
+            return mutation, NOT_RUN if place else GONE
         copy = self._copies.get()
         before = copy.write(place.module, apply((copy.root / place.module).read_bytes(), place, mutation.new))
         try:
-            found = self._test_that_finds(copy, place, "" if programs else known, programs)
+            found = self._test_that_finds(copy, place, known)
+            copy.write(place.module, before)
+            if found and copy.failing([found], GENEROUS):
+                found = UNCERTAIN
+        except subprocess.TimeoutExpired:
+            found = SLOW
         finally:
             copy.write(place.module, before)
             self._copies.put(copy)
-        said = f"found by {found}" if found else "not found" + programs * " at all"
-        print(f"{time.monotonic() - begun:4.0f} s {place.module} {place.function}: {said}", flush=True)
-        return found
+        print(
+            f"{time.monotonic() - begun:4.0f} s {place.module} {place.function}: {found or 'not found'}",
+            flush=True,
+        )
+        return mutation, found
 
-    def _test_that_finds(self, copy: Copy, place: Place, known: str, programs: bool) -> str:
-        for tests in ([known], self._choose(place, programs)):
-            failing = copy.failing(tests, 30 + 3 * sum(self._seconds.get(test, 20) for test in tests))
+    def _test_that_finds(self, copy: Copy, place: Place, known: str) -> str:
+        for tests in ([known], *(self._choose(place, programs) for programs in LIMITS)):
+            failing = copy.failing(tests, GENEROUS + 10 * sum(self._seconds.get(test, 20) for test in tests))
             # Another one that starts programs may have failed by chance.
-            if failing and (not failing.startswith(STARTS_PROGRAMS) or copy.failing([failing], 100)):
+            if failing and (not failing.startswith(STARTS_PROGRAMS) or copy.failing([failing], GENEROUS)):
                 return failing
         return SURVIVED
 
@@ -115,33 +125,46 @@ class Run:
         return chosen
 
 
+def read_record(everywhere: list[Place]) -> dict[Mutation, str]:
+    """The mutations where their code is now, and the test that finds each, or a word about it."""
+    record = {}
+    for *words, found in map(json.loads, RECORD.read_text().splitlines()):
+        place = find(everywhere, mutation := Mutation(*words))
+        record[mutation._replace(module=place.module, function=place.function) if place else mutation] = found
+    return record
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("calls", "record", "check"))
     parser.add_argument("--tree", type=Path, default=CHECKOUT, help="another checkout, which has a .venv")
-    parser.add_argument("--minutes", type=float, default=120, help="when to begin no other mutation")
+    parser.add_argument("--survivors", action="store_true", help="with `record`: run those again, too")
+    parser.add_argument("--minutes", type=float, default=600, help="when to begin no other mutation")
     options = parser.parse_args()
     tree, until = options.tree.resolve(), time.monotonic() + 60 * options.minutes
     os.nice(10)
     if options.what == "calls":
         note_calls(tree)
+        return 0
+    run = Run(tree, until)
+    recorded = read_record(run.places)
     if options.what == "record":
-        run = Run(tree, until)
-        chosen = choose(run.places, COUNT)
-        found = run.all([(mutation, "") for mutation in chosen])
-        lines = (json.dumps([*mutation, test]) for mutation, test in zip(chosen, found))
-        RECORD.write_text("\n".join(lines) + "\n")
+        chosen = replaced(run.places, list(recorded), COUNT)
+        record = {mutation: recorded.get(mutation, NOT_RUN) for mutation in chosen}
+        wanted = (SURVIVED, *NO_RESULT) if options.survivors else NO_RESULT
+        for mutation, found in run.all([(each, "") for each, found in record.items() if found in wanted]):
+            record[mutation] = found
+            RECORD.write_text("".join(json.dumps([*each, test]) + "\n" for each, test in record.items()))
     if options.what == "check":
-        recorded = [json.loads(line) for line in RECORD.read_text().splitlines()]
-        wanted = [(Mutation(*each[:-1]), each[-1]) for each in recorded if each[-1].startswith("tests/")]
-        found = Run(tree, until).all(wanted)
-        for (mutation, test), now in zip(wanted, found):
-            if now in (NOT_RUN, GONE, SURVIVED):
-                print(f"{now or 'SURVIVED'}: {mutation.module} {mutation.function}, found by {test} before")
-                print(f"    {mutation.old}\n    {mutation.new}")
-        return int(SURVIVED in found)
+        lost = 0
+        for mutation, found in run.all([each for each in recorded.items() if each[1].startswith("tests/")]):
+            lost += found == SURVIVED
+            if not found.startswith("tests/"):
+                print(f"{found or 'SURVIVED'}: {mutation.module} {mutation.function}")
+                print(f"    found by {recorded[mutation]} before\n    {mutation.old}\n    {mutation.new}")
+        return int(lost > 0)
     return 0
 
 

@@ -125,6 +125,19 @@ def choose(everywhere: list[Place], count: int) -> list[Mutation]:
     return chosen
 
 
+def replaced(everywhere: list[Place], recorded: list[Mutation], count: int) -> list[Mutation]:
+    """The recorded mutations, filled up to `count`; if its code is gone, another one of the same module."""
+    new = [each for each in choose(everywhere, 20 * count) if each not in recorded]
+    random.Random(25).shuffle(new)
+    chosen = [each if find(everywhere, each) else None for each in recorded[:count]]
+    for number in range(count):
+        if number >= len(chosen) or chosen[number] is None:
+            module = recorded[number].module if number < len(chosen) else ""
+            new.sort(key=lambda each: each.module != module)
+            chosen[number : number + 1] = [new.pop(0)]
+    return [each for each in chosen if each]
+
+
 def find(everywhere: list[Place], wanted: Mutation) -> Place | None:
     """Where this code is now: in its function, in one of the same name, or alone in the package."""
     same = [place for place in everywhere if place.text == wanted.old]
