@@ -189,7 +189,7 @@ DB_YML = "services/db/db.yml.j2"
     [
         ({DB_YML: DB.replace("controller_constraints", "controler_constraints")}, "error", DB_YML, 17,
          "'controler_constraints', which has no value (did you mean 'controller_constraints'?)"),
-        ({DB_YML: DB.replace("auth.password", "auth.pasword")}, "error", DB_YML, 24, "auth.pasword"),
+        ({DB_YML: DB.replace("auth.password", "auth.pasword")}, "error", DB_YML, 24, "pasword"),
         ({DB_YML: DB.replace("{% set", "{% sett")}, "error", DB_YML, 1, "unknown tag"),
         ({DB_YML: DB.replace("reload_signal", "relaod_signal")}, "error", DB_YML, 12,
          "unknown key; nearest is 'reload_signal'"),
