@@ -45,7 +45,7 @@ SHARED = (
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
     "kolla_mesos_start.tree.publication",
-    "kolla_mesos_start.tree.members",
+    "kolla_mesos_start.tree.codec",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
     "kolla_mesos_start.zookeeper",
@@ -290,8 +290,8 @@ def test_the_modules_of_a_folder_import_each_other_in_one_direction(folder: Path
     TopologicalSorter({name: names & modules.keys() - {name} for name, names in modules.items()}).prepare()
 
 
-# The deployment directory gives these znodes their ACL; a local deployment is not read by others.
-READS_CONTAINERS = {"zk/containers", "directory/acl", "up/local_deployment"}
+# The deployment directory gives these znodes their ACL.
+READS_CONTAINERS = {"zk/containers", "directory/acl"}
 CONTAINERS_ZNODES = re.compile(
     r"""\.(containers|party)["']|/ready["']|\.party\(|\bBY_AGENTS\b|znodes\.containers|\)\.ready\b|\bat\.ready\b"""
 )

@@ -16,6 +16,7 @@ from kolla_mesos_start.host import netlink
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.codec import FACTS_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-FACTS_LIMIT = 16 * 1024  # bytes of JSON: all members of all parties read them
 SETTLE = 0.1  # seconds; several changes of a network come together
 
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
