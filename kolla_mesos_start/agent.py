@@ -220,7 +220,7 @@ class Agent:
         from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
-            listed, started, notified, facts, registrar, election = marshal.load(file)
+            listed, started, notified, registrar, election = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
@@ -234,7 +234,7 @@ class Agent:
             preparer = self._connect(settings, lambda cause: None)
             preparer.election = election
             self.stage = "refresh"
-            write(refresh(preparer, settings, listed, started, notified, facts, wanted))
+            write(refresh(preparer, settings, listed, started, notified, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise
@@ -556,8 +556,7 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     # Its registrar watches what the files were rendered from.
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
-    lists = tree.znodes.lists(prepared.seen) if follows else {}
-    return facts_of(*shown, prepared.read, follows, lists)
+    return facts_of(*shown, prepared.read, follows)
 
 
 def _raise_if_changed(tree: StatusTree) -> None:

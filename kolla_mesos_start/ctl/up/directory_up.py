@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from kolla_mesos_start.ctl.directory import container_variables, directory, instances
+from kolla_mesos_start.ctl.directory import container_variables, instances
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import refuse
 from kolla_mesos_start.ctl.directory.instances import with_instances
@@ -91,7 +91,7 @@ def plan(
 
     BadUsage for what the command line can't mean.
     """
-    services = directory.enabled(deployment)
+    services = deployment.services
     names = [service.name for service in services]
     counts: dict[str, int] = {}
     for given, value in replicas:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from kolla_mesos_start.daemon import refresh_client
+from kolla_mesos_start.daemon import control
 
 
 class Connection:
@@ -29,7 +29,7 @@ class Connection:
     ("parts", "answer", "complaint"),
     [
         ([b"0 re", b"freshed\n", b""], b"0 refreshed\n", ""),
-        ([socket.timeout(), b"0 refreshed\n", b""], b"0 refreshed\n", f"{refresh_client.TAKES_LONG}\n"),
+        ([socket.timeout(), b"0 refreshed\n", b""], b"0 refreshed\n", f"{control.TAKES_LONG}\n"),
         ([b"0 re", ConnectionResetError()], b"", ""),
         ([b""], b"", ""),
     ],
@@ -40,5 +40,5 @@ def test_the_answer_of_the_registrar(
 ) -> None:
     """After ten seconds, a line says where to look."""
     connection = Connection(*parts)
-    assert refresh_client._answer(connection) == answer  # type: ignore[arg-type]
+    assert control._refreshed(connection) == answer  # type: ignore[arg-type]
     assert capsys.readouterr().err == complaint
