@@ -573,14 +573,28 @@ class Session:
 
 
 def perform(session: Session, steps: Requests) -> None:
-    """Send each request that a generator yields, and continue it with the answer.
+    """Send each request that a generator yields, and continue it with the answer, or a list of them together.
 
-    An error of the server is raised in it. Nobody waits for its end.
+    An error of the server is raised in it, or is in the list; one that it does not handle ends it.
     """
 
     def advance(value: Any, error: wire.KazooException | None) -> None:
-        with contextlib.suppress(StopIteration):
-            session.request(steps.throw(error) if error else steps.send(value), advance)
+        with contextlib.suppress(StopIteration, wire.KazooException):
+            send(steps.throw(error) if error else steps.send(value))
+
+    def send(asked: Any) -> None:
+        if not isinstance(asked, list):
+            session.request(asked, advance)
+            return
+        answers: list[Any] = []
+
+        def collect(value: Any, error: wire.KazooException | None) -> None:
+            answers.append(error or value)
+            if len(answers) == len(asked):
+                advance(answers, None)
+
+        for each in asked:
+            session.request(each, collect)
 
     advance(None, None)
 
