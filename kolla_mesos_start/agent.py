@@ -18,12 +18,12 @@ from functools import partial
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import (
-    AccessDenied,
     AgentError,
     BadDefinition,
     BadUsage,
     CannotRender,
     CannotWrite,
+    NoRight,
     Stopped,
     Unkillable,
     where,
@@ -220,7 +220,7 @@ class Agent:
         from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
-            listed, started, notified, facts, registrar, election = marshal.load(file)
+            listed, started, notified, registrar, election = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
@@ -234,7 +234,7 @@ class Agent:
             preparer = self._connect(settings, lambda cause: None)
             preparer.election = election
             self.stage = "refresh"
-            write(refresh(preparer, settings, listed, started, notified, facts, wanted))
+            write(refresh(preparer, settings, listed, started, notified, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise
@@ -488,8 +488,8 @@ class Agent:
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
-        if isinstance(error, AccessDenied):
-            error.reason += self._identity_hint()
+        if isinstance(error, NoRight) and self.client:
+            error.reason += self.client.session.servers.hint
         ending = logs.ending(self.stage, error)
         if self.ended and not isinstance(error, Stopped):
             self.ended.write(str(ending.short()))
@@ -504,15 +504,6 @@ class Agent:
         if self.stage != "refresh":  # Its registrar reports that, and continues.
             logs.last_line(ending, self.termination_log)
         return error.status
-
-    def _identity_hint(self) -> str:
-        """Our identity according to the server, for an error about a missing permission."""
-        if self.client is None or not self.client.connected:
-            return ""
-        from kolla_mesos_start.zookeeper.identity import connected_as
-
-        self.client.ignore()
-        return connected_as(self.client.known_as())
 
     def _reach(self, stage: str, command: str | None = None) -> None:
         """Enter a stage. The record of an earlier start that failed before it is removed."""
@@ -565,8 +556,7 @@ def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     # Its registrar watches what the files were rendered from.
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
-    lists = tree.znodes.lists(prepared.seen) if follows else {}
-    return facts_of(*shown, prepared.read, follows, lists)
+    return facts_of(*shown, prepared.read, follows)
 
 
 def _raise_if_changed(tree: StatusTree) -> None:

@@ -45,7 +45,7 @@ SHARED = (
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
     "kolla_mesos_start.tree.publication",
-    "kolla_mesos_start.tree.members",
+    "kolla_mesos_start.tree.codec",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
     "kolla_mesos_start.zookeeper",

@@ -14,7 +14,7 @@ from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.together import place_all, restore
-from kolla_mesos_start.report import facts_of, with_lists
+from kolla_mesos_start.report import facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,12 +64,11 @@ def refresh(
     listed: Mapping[str, Sequence[str]],
     started: int,
     notified: Mapping[str, int] | None,
-    facts: bytes,
     check_wanted: Callable[[], object],
 ) -> Refreshed:
     """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
 
-    `listed`, `started` and `facts` (see report.StatusZnode) come from the registrar. `notified`: the digests
+    `listed` and `started` come from the registrar. `notified`: the digests
     of the files that the daemon was last notified of; None: it must be notified in any case. `check_wanted`
     raises if the registrar is gone. Raises the errors of a start; then nothing has changed.
     """
@@ -94,18 +93,13 @@ def refresh(
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
-    lists = preparer.published.znodes.lists(prepared.seen)
-    # A daemon that needs a restart uses its new files too: one that drains must not wait for that.
-    facts = (
-        facts_of(*shown, prepared.read, bool(prepared.seen), lists) if is_same else with_lists(facts, lists)
-    )
     return Refreshed(
         seen=prepared.seen,
         failure="",
         listed=prepared.listed,
         written=[content.name for content in placed],
         note="; ".join([*kept, *([] if is_same else [CHANGED])]),
-        facts=facts,
+        facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
         needs_restart=not is_same,

@@ -13,8 +13,8 @@ import os
 import signal
 from functools import partial
 
+from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
-from kolla_mesos_start.daemon.request_socket import RequestSocket
 from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
         def notify(self, kind: str, signame: str) -> str:
             """Notify it of new files by a signal or a restart; returns why that failed, or empty text."""
 
-        @property
-        def facts(self) -> bytes:
-            """What the container is based on, as published."""
-
         def set_facts(self, facts: bytes) -> None:
             """Publish what the container is based on now."""
 
@@ -69,7 +65,6 @@ log = Logger(__name__)
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
 SETTLE = 1.0  # seconds after which a notified daemon must be ready
-SOCKET = "refresh"  # in the run directory: a connection starts a refresh at once
 NAME = "kolla_mesos_start refresh"
 
 IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
@@ -157,7 +152,7 @@ class Refresher:
         self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
         self._served: list[socket.socket] = []  # clients that have asked for the running one
-        self._socket = RequestSocket(f"{run_dir}/{SOCKET}", loop, self._on_connection)
+        self._socket = RequestSocket(f"{run_dir}/{REFRESH_SOCKET}", loop, self._on_connection)
         session.on_connected(self._look_at_all)
         session.on_watch(self._fired)
 
@@ -276,8 +271,7 @@ class Refresher:
         self._served, self._asking = self._asking, []
         election = dict(self._order.election) if self._order.election else None
         notified = None if self._not_notified else dict(self._order.digests)
-        known = (dict(self._order.listed), self._order.started, notified, self._daemon.facts)
-        order = (*known, os.getpid(), election)
+        order = (dict(self._order.listed), self._order.started, notified, os.getpid(), election)
         try:
             self._process.start(order, self._on_end)
         except OSError as error:

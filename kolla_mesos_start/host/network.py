@@ -11,6 +11,7 @@ import socket
 from kolla_mesos_start.errors import BadEnvironment, listed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.codec import FACTS_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-FACTS_LIMIT = 16 * 1024  # bytes of JSON: all members of all parties read them
 
 _ROUTE, _ROUTE6 = "/proc/net/route", "/proc/net/ipv6_route"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h

@@ -56,12 +56,10 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
 
 def _connection(client: Client) -> str:
-    """The server, and our identity according to it."""
-    session, identity = client.session, client.known_as()
-    protected = "over TLS" if session.servers.ca else "without TLS"
-    return (
-        f"connected to {session.server} {protected}, as {identity or 'somebody: the server does not say who'}"
-    )
+    """The server, and our identity."""
+    servers = client.session.servers
+    tls = "over TLS" if servers.ca else "without TLS"
+    return f"connected to {client.session.server} {tls}, as {servers.identity}"
 
 
 def _print(command: str, content: Content, change: str, show: bool) -> None:

@@ -46,8 +46,6 @@ from tests.benchmarks.deployment import TIMEOUT, service
 from tests.benchmarks.one_poll import OnePoll
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kolla_mesos_start.health import Stage
     from kolla_mesos_start.zookeeper.client import Client
 
@@ -59,13 +57,6 @@ NAMES = {
     re.compile(r"\bnode\d+"): "<host>",
     re.compile(r"[0-9a-f]{32}\S*"): "<id>",
 }
-
-
-class Thread(Loop):
-    """A loop beside the main thread, where no alarm comes."""
-
-    def compute(self, work: Callable[[], Any]) -> Any:
-        return work()
 
 
 class Traffic:
@@ -160,7 +151,7 @@ class Container:
         settings = self._settings
         host, _, port = settings.hosts.rpartition(":")
         client = clients.Client(
-            Servers([(host, int(port))], settings.chroot), settings.session_timeout, OPEN_ACL_UNSAFE, Thread()
+            Servers([(host, int(port))], settings.chroot), settings.session_timeout, OPEN_ACL_UNSAFE, Loop()
         )
         client.session.traffic = self.traffic  # type: ignore[attr-defined]
         client.connect(LIFETIME)

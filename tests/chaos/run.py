@@ -22,7 +22,7 @@ from kazoo.exceptions import NoNodeError
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.states import decode_detail
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 from tests.agents import Agent
 from tests.chaos.checker import Exit, Fault, Final, History
 from tests.chaos.plan import API, CONTAINERS, DB, ENSEMBLE, JOBS, RULES, Plan, Planned

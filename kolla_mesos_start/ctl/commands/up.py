@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kolla_mesos_start.ctl.directory import directory, secrets_file, source
+from kolla_mesos_start.ctl.directory import secrets_file, source
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
@@ -55,7 +55,7 @@ def run(invocation: Invocation) -> int:
 
 def _bad_json(contents: Deployment) -> Iterator[Finding]:
     """Findings of definitions that are not valid JSON. Empty ones are those of unreadable files."""
-    for service in filter(lambda service: service.definition, directory.enabled(contents)):
+    for service in filter(lambda service: service.definition, contents.services):
         try:
             load(service.definition)
         except BadDefinition as error:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from kolla_mesos_start.ctl.directory import directory, instances
+from kolla_mesos_start.ctl.directory import instances
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import refuse
 from kolla_mesos_start.ctl.directory.launch import LaunchFile, bad_host, hosts_from
@@ -53,7 +53,7 @@ def plan(
 
     BadUsage for what the command line can't mean.
     """
-    services = directory.enabled(deployment)
+    services = deployment.services
     names = [service.name for service in services]
     counts: dict[str, int] = {}
     for given, value in replicas:
