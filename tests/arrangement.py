@@ -29,7 +29,7 @@ FIRST = (
 )
 # Then these folders, and all others after them. `tests/preparation.py` makes the images in the meantime.
 # Short tests come last, so that all processes end at the same time.
-ORDER = ("tests/functional/", "tests/chaos/", "tests/integration/", "tests/containers/")
+ORDER = ("tests/functional/", "tests/integration/", "tests/containers/")
 # Files that share servers which are slow to start: one process runs them all.
 TOGETHER = {
     "an ensemble": (

@@ -33,14 +33,13 @@ SHARED = (
     "kolla_mesos_start.election.words",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
-    "kolla_mesos_start.files.regular",
+    "kolla_mesos_start.files.paths",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
     *TOOLS,
     "kolla_mesos_start.processes",
     "kolla_mesos_start.report",
     "kolla_mesos_start.render.context",
-    "kolla_mesos_start.render.expressions",
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
@@ -64,7 +63,6 @@ ALLOWED = {
     "kolla_mesos_start.zookeeper.tls": {"ssl"},  # itself imported where TLS is used
     "kolla_mesos_start.render.sandbox": JINJA2,
     "kolla_mesos_start.render.undefined": {*JINJA2, "tempfile", "shutil"},
-    "kolla_mesos_start.render.expressions": {*JINJA2, "tempfile", "shutil"},
 }
 # What a process of one thread has no use for, anywhere in it: a fork would leave the other threads' locks
 # taken, a handler of `logging` blocks while nobody reads, and kazoo's client runs on threads.

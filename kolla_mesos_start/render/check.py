@@ -10,12 +10,12 @@ import hashlib
 import sys
 
 from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
-from kolla_mesos_start.files.placement import plan
+from kolla_mesos_start.files.plan import plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Preparer
     from kolla_mesos_start.zookeeper.client import Client
 

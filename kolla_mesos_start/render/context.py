@@ -202,7 +202,14 @@ class Renderer:
                 + (f"; {_remedy(name, looked_at)})" if is_variable else ")")
                 for (name, is_variable), uses in missing.items()
             )
-            raise MissingVariable(f"missing: {', '.join(reports)}")
+            nobody = sorted(
+                service
+                for one in self.missing
+                for service, some in self._listed[one.label].items()
+                if not (one.is_variable or some)
+            )
+            why = f"; no member or ready instance of {', '.join(nobody)} is present" if nobody else ""
+            raise MissingVariable(f"missing: {', '.join(reports)}{why}")
 
 
 def _remedy(name: str, looked_at: Callable[[str], Sequence[str]]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.definition.model import Command, File, Graph, Step
     from kolla_mesos_start.definition.texts import Text
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, State, Variables
@@ -287,7 +287,7 @@ def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Se
 
 def _read_mounted(file: File) -> bytes | None:
     assert file.mounted is not None
-    from kolla_mesos_start.files.regular import read_regular
+    from kolla_mesos_start.files.paths import read_regular
 
     try:
         return read_regular(file.mounted)
@@ -311,7 +311,7 @@ def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list
 
 
 def _content(file: File, data: bytes | None, gone: Sequence[str]) -> Content:
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host import accounts
 
     uid, gid = accounts.owner_ids(file.owner) if file.owner else (None, None)

@@ -950,7 +950,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     CONTRIBUTING: {
         "bin/test\n": is_a_call_of_the_tests,
         "bin/test tests/": is_a_call_of_the_tests,
-        ".venv/bin/python -m tests.benchmarks": is_a_call_of_the_benchmarks,
+        ".venv/bin/python -m drills.benchmarks": is_a_call_of_the_benchmarks,
         ".venv/bin/python -m tests.pins": are_modules,
         ".venv/bin/python -m tests.materials": are_modules,
     },

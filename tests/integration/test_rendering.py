@@ -11,8 +11,8 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
-from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
+from tests.counting import Line
 from tests.publishing import publish
 from tests.tap import Tap
 from tests.zookeeper import Server

@@ -515,9 +515,8 @@ class _OnHost:
             what = self.missing(name)
             self.issues.append(Issue(severity, node, f"{text.label} {what}", label, line=line, about=what))
         for use in renderer.missing:
-            name = re.split(r"\W", use.name, maxsplit=1)[0]
-            if not use.is_variable and name in self.variables:
-                what = f"needs {use.name}, but {name} is a text without it"
+            if use.of_text:
+                what = f"needs {use.name}, which has none"
                 self.issues.append(
                     Issue(ERROR, node, f"{text.label} {what}", label, line=use.line, about=what)
                 )

@@ -490,9 +490,9 @@ def test_no_secret_is_written(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_sixty_services_take_no_time(tmp_path: Path) -> None:
-    """Of the processor; on a quiet machine less than 1 s."""
+    """Of the processor: 0.2 s on a quiet machine."""
     more = {f"services__more__s{number}__definition_yml": DAEMON % ("", 1) for number in range(60)}
     root = site(tmp_path, **more)
     begun = time.process_time()
     assert len(kubernetes.manifests(model(root)).files) == 65
-    assert time.process_time() - begun < 15
+    assert time.process_time() - begun < 1

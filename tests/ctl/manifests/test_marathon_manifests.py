@@ -62,10 +62,10 @@ def test_the_ports_of_a_host_are_its_own(tmp_path: Path) -> None:
 
 def test_an_address_that_launch_yml_says_is_kept(tmp_path: Path) -> None:
     """Marathon's word for the host is a default."""
-    app = changed(
-        site(tmp_path), ports=[8080], on_host_network=False, env={"KOLLA_ADDRESS": "web.example.org"}
-    )
-    assert app["args"] == ["kolla_mesos_start"]
+    root, own = site(tmp_path), {"ports": [8080], "on_own_network": True}
+    assert changed(root, **own)["args"] == ["sh", "-c", "KOLLA_ADDRESS=$HOST exec kolla_mesos_start"]
+    kept = changed(root, **own, env={"KOLLA_ADDRESS": "web.example.org"})
+    assert (kept["args"], kept["env"]["KOLLA_ADDRESS"]) == (["kolla_mesos_start"], "web.example.org")
 
 
 # -- where, and how many -----------------------------------------------------------------------------
