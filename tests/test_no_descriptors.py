@@ -88,14 +88,7 @@ CASES = {
     "a refresh is not started": (
         REFRESHER,
         "refresher.start()\nprint(refresher.reason)",
-        "trying again in 1 s",
-    ),
-    "a killed refresh is not completed": (
-        REFRESHER + "from kolla_mesos_start.daemon.refresher import complete\n"
-        "os.mkdir({run_dir!r} + '/private', 0o700)\n"
-        "open({run_dir!r} + '/private/journal', 'w')",
-        "print(complete({run_dir!r}))",
-        "the next refresh completes",
+        "trying again at once",
     ),
     "a command before the stop is not started": (
         DRAIN,

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 
-from kolla_mesos_start.errors import AgentError, cause
+from kolla_mesos_start.errors import cause
 from kolla_mesos_start.health import clear, find_run_dir
 from kolla_mesos_start.loop import now
 
@@ -102,13 +102,10 @@ class Unreachable(Exception):
 def refresh(environ: Mapping[str, str]) -> int:
     """Have the registrar refresh the files now, print the result, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    run_dir = find_run_dir(environ)
     try:
-        connection = _connect(f"{run_dir}/{REFRESH_SOCKET}", NOT_REFRESHED)
+        connection = _connect(f"{find_run_dir(environ)}/{REFRESH_SOCKET}", NOT_REFRESHED)
     except Unreachable as error:
         print(error.text)
-        if error.is_absent:
-            _recover(run_dir)
         return 1
     with connection:
         answer = _refreshed(connection)
@@ -142,17 +139,6 @@ def _connect(path: str, absent: str) -> socket.socket:
         connection.close()
         raise Unreachable(absent.format(path=path, why=cause(error)), is_absent=True) from None
     return connection
-
-
-def _recover(run_dir: str) -> None:
-    """Complete a refresh that was killed together with its registrar."""
-    from kolla_mesos_start.files.journal import recover
-
-    try:
-        if recover(run_dir):
-            print("a refresh was killed while it replaced files: that is completed now")
-    except AgentError as error:
-        print(error.reason)
 
 
 def _refreshed(connection: socket.socket) -> bytes:

@@ -10,10 +10,10 @@ import os
 import signal
 
 from kolla_mesos_start.commands.file_checks import FileChecks
-from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
-from kolla_mesos_start.files.together import place_all, restore
+from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.processes import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.report import facts_of
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kolla_mesos_start.definition.model import Graph
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
@@ -89,7 +89,7 @@ def refresh(
     command = on_change.value if on_change.kind == "command" else None
     # The files on disk don't decide alone: somebody may have edited one by hand.
     digests = {**(notified or {}), **prepared.digests}
-    placed = _place(preparer, settings, prepared, command, digests != notified, check_wanted)
+    placed = _place(preparer, prepared, command, digests != notified, check_wanted)
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
@@ -109,7 +109,6 @@ def refresh(
 
 def _place(
     preparer: Preparer,
-    settings: Settings,
     prepared: Prepared,
     command: Sequence[str] | None,
     is_new: bool,
@@ -121,12 +120,12 @@ def _place(
     """
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with FileChecks(loop, service, prepared) as checks:
-        placed = place_all(prepared.contents, settings.run_dir, checks.check)
+        placed = place(prepared.contents, checks.check, can_undo=True)
         try:
             check_wanted()
             if command and (placed or is_new):
                 checks.notify(command)
         except AgentError:
-            restore(placed, settings.run_dir)
+            restore(placed)
             raise
     return placed

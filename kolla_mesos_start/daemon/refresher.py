@@ -15,11 +15,9 @@ from functools import partial
 
 from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
-from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import fork, memfd, pidfd_open
+from kolla_mesos_start.processes import Child, memfd, pidfd_open
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
@@ -32,7 +30,7 @@ from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any, Protocol
 
     from kolla_mesos_start.daemon.rollout import Rollout
@@ -64,7 +62,8 @@ log = Logger(__name__)
 # Seconds without a change until a refresh begins. A publication writes many znodes. Instances and members
 # change one by one; the short time is for several at once. LONGEST limits the delay.
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
-FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
+# Seconds until a refresh that was killed again is tried again; after the first time, that is at once.
+FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 SETTLE = 1.0  # seconds after which a notified daemon must be ready
 NAME = "kolla_mesos_start refresh"
 
@@ -80,7 +79,7 @@ class RefreshProcess:
     """The agent that renders and places the files."""
 
     def __init__(self, loop: Loop, environ: Mapping[str, str]) -> None:
-        self.pid: int | None = None
+        self._child: Child | None = None
         self._loop, self._environ = loop, environ
 
     def start(self, order: tuple[Any, ...], on_end: Callable[[int, Refreshed | None], object]) -> None:
@@ -95,8 +94,9 @@ class RefreshProcess:
             ordered, report = fds
             os.write(ordered, marshal.dumps(order))
             os.lseek(ordered, 0, os.SEEK_SET)
-            self.pid = _spawn(self._environ, fds)
-            pidfd = pidfd_open(self.pid)
+            argv = python(BOOT, *map(str, fds), NAME)
+            self._child = Child(argv, self._environ, output=2, inherited=fds).started()
+            pidfd = pidfd_open(self._child.pid)
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -107,20 +107,19 @@ class RefreshProcess:
 
     def kill(self) -> None:
         """Kill it, if it runs."""
-        if self.pid is not None:
-            for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
-                with contextlib.suppress(ProcessLookupError):
-                    kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self.pid = None
+        if self._child:
+            self._child.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """Its pid while it runs."""
+        return self._child.pid if self._child and self._child.status is None else None
 
     def _on_end(self, pidfd: int, report: int, on_end: Callable[[int, Refreshed | None], object]) -> None:
         self._loop.ignore(pidfd)
         os.close(pidfd)
-        if self.pid is not None:  # Otherwise it was killed, because the daemon has ended.
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self.pid = None
-            on_end(status, read_report(report))
+        if self._child and self._child.status is None:  # Otherwise it was killed: the daemon has ended.
+            on_end(os.waitstatus_to_exitcode(self._child.wait() or 0), read_report(report))
 
 
 class Refresher:
@@ -144,7 +143,6 @@ class Refresher:
         self.reason = self.code = ""
         self._rollout = rollout
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
-        self._run_dir = run_dir
         self._stage = IDLE
         self._settles_by = -math.inf  # until when the next refresh waits for a notified daemon
         self._unconfirmed = False  # The daemon was notified, and no check has passed since.
@@ -280,15 +278,14 @@ class Refresher:
         self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
 
     def _on_end(self, status: int, reported: Refreshed | None) -> None:
-        left = complete(self._run_dir)
-        is_cut_short = bool(left) or reported is None
-        # A killed refresh may have placed files without notifying the daemon.
+        is_cut_short = reported is None
+        # A killed refresh may have placed files, perhaps not all, without notifying the daemon.
         self._not_notified = self._not_notified or is_cut_short
         self._killed = self._killed if is_cut_short else 0
         found = reported or Refreshed({}, ending(status))
         self._adopt(found)
         if is_cut_short:
-            self._try_again(max(status, 1), f"{found.failure}{left}")
+            self._try_again(max(status, 1), found.failure)
         elif found.failure:
             self._finish(max(status, 1), found.failure)
         elif found.kind and (found.written or self._not_notified or found.digests != self._order.digests):
@@ -302,7 +299,7 @@ class Refresher:
         """Finish a refresh that failed for a reason outside the published data, and schedule another one."""
         delay = retry_after(self._killed)
         self._killed += 1
-        self._finish(status, f"{failure}; trying again in {delay:g} s")
+        self._finish(status, f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}")
         self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
@@ -358,7 +355,7 @@ class Refresher:
 
 def retry_after(killed: int) -> float:
     """Seconds until a killed refresh is tried again, after so many that were killed before it."""
-    return min(FIRST_RETRY * (1 << min(killed, 10)), LONGEST_RETRY)
+    return min(FIRST_RETRY * (1 << min(killed - 1, 10)), LONGEST_RETRY) if killed else 0.0
 
 
 def read_report(report: int) -> Refreshed | None:
@@ -380,40 +377,8 @@ def ending(status: int) -> str:
     )
 
 
-def complete(run_dir: str) -> str:
-    """Complete a killed refresh that was replacing files; describes the result, empty if there was none."""
-    if not os.path.lexists(f"{run_dir}/{JOURNAL}"):
-        return ""
-    try:
-        from kolla_mesos_start.files.journal import recover  # Few are killed.
-
-        recover(run_dir, wait=False)
-    except BlockingIOError:
-        return "; another process completes the files that it was replacing"
-    except CannotWrite as error:
-        return f"; of the files that it was replacing only some are new: {error.reason}"
-    except OSError:  # No descriptor is free, not even for the import.
-        return "; the next refresh completes the files that it was replacing"
-    return "; the files that it was replacing are all in place now"
-
-
 def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> float:
     """Seconds without another change before a refresh begins, after `key` has changed."""
     path, of_children = key
     is_listed = of_children or (path.rpartition("/")[0], True) in known
     return SHORT_QUIET if is_listed else QUIET
-
-
-def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
-    """Start the agent that renders, with the container's environment. Its output goes to the log."""
-    argv = python(BOOT, *map(str, fds), NAME)
-
-    def execute() -> None:
-        os.setsid()
-        os.dup2(2, 1)
-        for fd in fds:
-            os.set_inheritable(fd, True)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(argv[0], argv, dict(environ))
-
-    return fork(execute)

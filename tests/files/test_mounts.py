@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files.placement import place, plan
+from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.files.plan import Content, plan
 from tests.files.children import (
     SECRET,
     Mount,
@@ -20,7 +20,6 @@ from tests.files.children import (
     in_child,
     mode_of,
     owner_of,
-    record_calls,
     temporary_files,
     write,
     write_half_and_die,
@@ -43,18 +42,6 @@ def test_a_bind_mounted_file_is_rewritten_in_place(
     # A second time: with mode 0400 even an unprivileged owner can't open it for writing.
     assert in_child(lambda: place([content(dest, b"third", mode)]), uid, mounts).error is None
     assert (source.read_bytes(), mode_of(source)) == (b"third", mode)
-
-
-def test_a_mounted_file_is_synced(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
-    """Mode, content, the mode again if the kernel cleared setuid; then sync."""
-    _, dest, mounts = mounted
-
-    def action() -> list[tuple[str, str]]:
-        calls = record_calls("fchmod", "write", "fsync")
-        place([content(dest, mode=0o644)])
-        return calls
-
-    assert in_child(action, uid, mounts).value == [("fchmod", "file"), ("write", "file"), ("fsync", "file")]
 
 
 def test_owner_and_mode_of_a_mounted_file_are_set_before_the_first_byte(
@@ -85,42 +72,6 @@ def test_a_mounted_file_grows_where_space_is_reserved_by_writing_zeros(
             os.pwrite(fd, bytes(length), start)
 
         os.posix_fallocate = emulated
-        place([content(dest)])
-
-    assert in_child(action, uid, mounts).error is None
-    assert source.read_bytes() == SECRET
-
-
-def test_a_mounted_file_is_restored_if_reserving_space_fails(
-    mounted: tuple[Path, Path, list[Mount]], uid: int
-) -> None:
-    """If the C library reserves space by writing zeros, and fails, the old content is restored."""
-    source, dest, mounts = mounted
-
-    def fills_up(fd: int, offset: int, size: int) -> None:
-        os.pwrite(fd, b"\0" * 10, os.fstat(fd).st_size)
-        raise OSError(errno.ENOSPC, "full")
-
-    def action() -> None:
-        os.posix_fallocate = fills_up
-        place([content(dest)])
-
-    assert "No space left" in in_child(action, uid, mounts).reason
-    assert source.read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("cause", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_a_mounted_file_is_rewritten_where_space_can_not_be_reserved(
-    mounted: tuple[Path, Path, list[Mount]], uid: int, cause: int
-) -> None:
-    """Some file systems can't reserve space; the file is written all the same."""
-    source, dest, mounts = mounted
-
-    def unsupported(fd: int, offset: int, size: int) -> None:
-        raise OSError(cause, "unsupported")
-
-    def action() -> None:
-        os.posix_fallocate = unsupported
         place([content(dest)])
 
     assert in_child(action, uid, mounts).error is None
@@ -165,14 +116,48 @@ def test_the_mode_of_an_unchanged_mount_is_corrected(
     assert (identity(source), mode_of(source)) == (before, 0o640)
 
 
-def test_a_read_only_mount_is_named_in_the_error(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
-    """A file of a ConfigMap can't be written: status 73, and the message names the mount."""
+def test_a_mount_that_can_not_be_written_is_found_before_anything_is_replaced(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """A read-only ConfigMap among the files."""
+    _, dest, mounts = mounted
+    files = [content(dest.parent / "b.conf", b"new"), content(dest, b"new", name="mounted")]
+    outcome = in_child(lambda: place(files), uid, [*mounts, ("-o", "remount,bind,ro", str(dest))])
+    assert f"{dest} is a mount of its own and can't be written" in outcome.reason
+    assert "mount it writable" in outcome.reason
+    assert not (dest.parent / "b.conf").exists()
+
+
+def test_a_mounted_file_is_put_back(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
+    """From memory: it can't be replaced by a copy."""
     source, dest, mounts = mounted
-    mounts = [*mounts, ("-o", "remount,bind,ro", str(dest))]
-    reason = in_child(lambda: place([content(dest)]), uid, mounts).reason
-    assert f"{dest} is a mount of its own" in reason
-    assert "mount it writable" in reason
-    assert source.read_bytes() == b"old"
+    source.chmod(0o400)
+    files = [content(dest, b"new", name="mounted"), content(dest.parent / "b.conf", b"new")]
+
+    def action() -> list[bytes]:
+        before = place(files, can_undo=True)
+        placed = source.read_bytes()
+        restore(before)
+        return [placed, source.read_bytes()]
+
+    assert in_child(action, uid, mounts).value == [b"new", b"old"]
+    assert (mode_of(source), (dest.parent / "b.conf").exists()) == (0o400, False)
+
+
+def test_a_mounted_file_keeps_its_mode_if_nothing_is_replaced(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """A check of another file fails."""
+    source, dest, mounts = mounted
+    source.chmod(0o400)
+    files = [content(dest, b"new", name="mounted"), content(dest.parent / "b.conf", b"new")]
+    files[1] = files[1]._replace(check=("false",))
+
+    def refuse(content: Content, path: str) -> None:
+        raise CannotWrite("refused")
+
+    assert in_child(lambda: place(files, refuse), uid, mounts).reason == "refused"
+    assert (source.read_bytes(), mode_of(source)) == (b"old", 0o400)
 
 
 def test_a_mounted_file_does_not_change_without_space_for_the_new_content(
@@ -211,16 +196,3 @@ def test_a_mounted_file_does_not_change_without_space_for_the_new_content(
 
 def _mount_at(source: Path, dest: Path) -> None:
     subprocess.run(["mount", "--bind", str(source), str(dest)], check=True)
-
-
-def test_dest_on_another_file_system_is_renamed_there(root: None, home: Path, uid: int) -> None:
-    """The temporary file is beside dest, never in /tmp."""
-    volume = home / "volume"
-    volume.mkdir()
-    mounts = [("-t", "tmpfs", "-o", f"mode=755,uid={uid},gid={uid}", "none", str(volume))]
-
-    def action() -> tuple[bytes, list[str]]:
-        place([content(volume / "app.conf")])
-        return (volume / "app.conf").read_bytes(), os.listdir(volume)
-
-    assert in_child(action, uid, mounts).value == (SECRET, ["app.conf"])
