@@ -2,7 +2,7 @@
 
 Pure: the values come in a `Context`, some as functions. No message contains a value.
 
-`tree.members` reads the facts of a member, which `host.network` has made; kolla-mesos only wrote
+`tree.codec` reads the facts of a member, which `host.network` has made; kolla-mesos only wrote
 `ansible_hostname`, `api_interface` and `ansible_<interface>`.
 """
 
