@@ -247,7 +247,7 @@ def perm(fields: Fields, key: str, default: str) -> str:
     if json_type(fields.raw(key)) == "a number":
         fields.report(key, 'expected octal text such as "0600", found a number: put it in quotes')
         return default
-    return fields.template(key, default, forms.bad_perm)
+    return fields.late(key, default, forms.bad_perm)
 
 
 def run_once(fields: Fields, key: str) -> str | None:
@@ -347,7 +347,7 @@ SHARED_KEYS: Table = {
     "dependencies": (dependencies,),
     "env": (env,),
     "files": (files,),
-    "user": (Fields.template, None, forms.bad_user, True),
+    "user": (Fields.late, None, forms.bad_user, True),
     "retries": (Fields.integer, 0),
     "delay": (Fields.seconds, 5.0),
     "timeout": (Fields.seconds, None, LEAST),
@@ -355,12 +355,12 @@ SHARED_KEYS: Table = {
 }
 COMMAND_KEYS: Table = {
     "run_once": (run_once,),
-    "generation": (Fields.text, None, forms.bad_generation),
+    "generation": (Fields.early, None, forms.bad_generation),
     "succeeds": (succeeds,),
 }
 DAEMON_KEYS: Table = {
     "ready": (ready,),
-    "retired_by": (Fields.text, None, forms.bad_path),
+    "retired_by": (Fields.early, None, forms.bad_path),
     "on_change": (on_change,),
     "width": (Fields.integer, None, 1),
     "election": (election,),
@@ -368,7 +368,7 @@ DAEMON_KEYS: Table = {
     "before_stop": (before_stop,),
 }
 ELECTION_KEYS: Table = {
-    "position": (Fields.text, "", forms.bad_path),
+    "position": (Fields.early, "", forms.bad_path),
     "members": (Fields.integer, 1, 1),
     "start": (command,),
     "start_timeout": (Fields.seconds, None, LEAST),
@@ -379,25 +379,25 @@ BEFORE_STOP: Table = {
     "timeout": (Fields.seconds, DEFAULT_BEFORE_STOP, LEAST),
 }
 FILE_KEYS: Table = {
-    "dest": (Fields.template, "", forms.bad_file),
-    "owner": (Fields.template, None, forms.bad_owner, True),
+    "dest": (Fields.late, "", forms.bad_file),
+    "owner": (Fields.late, None, forms.bad_owner, True),
     "perm": (perm, DEFAULT_PERM),
     "optional": (Fields.boolean, False),
-    "mounted": (Fields.text, None, forms.bad_file),
+    "mounted": (Fields.early, None, forms.bad_file),
     "template": (Fields.boolean, True),
     "check": (command, None),
     "keep_last": (Fields.boolean, False),
 }
 DEPENDENCY_KEYS: Table = {
-    "path": (Fields.text, "", forms.bad_path),
-    "scope": (Fields.text, GLOBAL, forms.bad_scope),
+    "path": (Fields.early, "", forms.bad_path),
+    "scope": (Fields.early, GLOBAL, forms.bad_scope),
     "count": (Fields.integer, None, 1),
-    "generation": (Fields.text, None, forms.bad_generation),
+    "generation": (Fields.early, None, forms.bad_generation),
     "exclusive": (Fields.boolean, False),
     "timeout": (Fields.seconds, None, LEAST),
 }
 MEMBERS_KEYS: Table = {
-    "members": (Fields.text, "", forms.bad_service),
+    "members": (Fields.early, "", forms.bad_service),
     "count": (Fields.integer, 1, 1),
     "timeout": (Fields.seconds, None, LEAST),
 }
@@ -407,13 +407,13 @@ EXTERNAL_KEYS: Table = {
     "timeout": (Fields.seconds, None, LEAST),
 }
 EXTERNAL_KINDS: Table = {
-    "tcp": (Fields.text, "", forms.bad_endpoint, True),
-    "http": (Fields.text, "", forms.bad_external_url, True),
+    "tcp": (Fields.early, "", forms.bad_endpoint, True),
+    "http": (Fields.early, "", forms.bad_external_url, True),
 }
 CHECKS: Table = {
     "notify": (true, "for a daemon that does not notify choose another check"),
     "tcp": (Fields.integer, 1, 1, 65535),
-    "http": (Fields.template, "", forms.bad_url),
+    "http": (Fields.late, "", forms.bad_url),
     "command": (command,),
     "alive": (Fields.seconds, DEFAULT_ALIVE),
 }
@@ -423,7 +423,7 @@ TUNING: Table = {
     "fall": (Fields.integer, 3, 1),
 }
 REACTIONS: Table = {
-    "signal": (Fields.text, "", forms.bad_signal),
+    "signal": (Fields.early, "", forms.bad_signal),
     "command": (command,),
     "restart": (true, "without on_change nothing is rendered again"),
 }
