@@ -80,7 +80,10 @@ def read(document: Document, service_name: str, render: Render) -> tuple[Graph, 
     """The command graph as far as it can be read, and all issues."""
     reading = Reading(render)
     root = Fields(reading, "", document.root, ("name", "commands", "service"), SCHEDULER_KEYS)
-    _check_name(root, service_name)
+    name = root.raw("name")
+    if "name" in root and name != service_name:
+        shown = repr(name) if isinstance(name, str) else json_type(name)
+        root.report("name", f"expected {service_name!r}, the service it is published for, found {shown}")
     role = service_name.rsplit("/", 1)[-1]
     commands = tuple(_commands(root, role))
     service = root.mapping("service")
@@ -91,13 +94,6 @@ def read(document: Document, service_name: str, render: Render) -> tuple[Graph, 
     _check_position(reading, graph)
     check_own_dependencies(reading, graph)
     return graph, reading.issues
-
-
-def _check_name(root: Fields, service_name: str) -> None:
-    name = root.raw("name")
-    if "name" in root and name != service_name:
-        shown = repr(name) if isinstance(name, str) else json_type(name)
-        root.report("name", f"expected {service_name!r}, the service it is published for, found {shown}")
 
 
 def _commands(root: Fields, role: str) -> Iterator[Command]:
@@ -112,15 +108,11 @@ def _commands(root: Fields, role: str) -> Iterator[Command]:
         elif forms.bad_segment(name):
             root.reading.report(label, forms.bad_segment(name) or "")
         else:
-            yield _command(root.reading, label, role, name, value)
-
-
-def _command(reading: Reading, label: str, role: str, name: str, value: object) -> Command:
-    misplaced = dict.fromkeys(DAEMON_KEYS, f"is only allowed in service.{DAEMON}")
-    misplaced["ready"] += ": a command is done when it has succeeded"
-    table = {**COMMAND_KEYS, **SHARED_KEYS}
-    fields = Fields(reading, label, value, table, UNREAD_KEYS, misplaced)
-    return _step(role, name, fields.values(table))
+            misplaced = dict.fromkeys(DAEMON_KEYS, f"is only allowed in service.{DAEMON}")
+            misplaced["ready"] += ": a command is done when it has succeeded"
+            table = {**COMMAND_KEYS, **SHARED_KEYS}
+            fields = Fields(root.reading, label, value, table, UNREAD_KEYS, misplaced)
+            yield _step(role, name, fields.values(table))
 
 
 def _daemon(reading: Reading, role: str, value: object) -> Command:
@@ -173,13 +165,6 @@ def _dependency(reading: Reading, label: str, item: object) -> Dependency | Memb
     if dependency.exclusive and not (dependency.is_daemon and dependency.generation):
         fields.report("exclusive", f"is only allowed on role/{DAEMON}, with generation")
     return dependency if dependency.path else None
-
-
-def _file(reading: Reading, label: str, name: str, value: object) -> File:
-    reading.check_name(label, name, forms.bad_segment)
-    fields = Fields(reading, label, value, FILE_KEYS, ignored=("source",))
-    fields.require("dest", "the absolute path of a file")
-    return File(name, **fields.values(FILE_KEYS))
 
 
 # -- functions that read one key ----------------------------------------------------------------------
@@ -235,10 +220,14 @@ def env(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
 
 def files(fields: Fields, key: str) -> tuple[File, ...]:
     """Config files by the name of their content."""
-    items = fields.mapping(key).items()
-    return tuple(
-        _file(fields.reading, sublabel(fields.label_of(key), name), name, value) for name, value in items
-    )
+    found = []
+    for name, value in fields.mapping(key).items():
+        label = sublabel(fields.label_of(key), name)
+        fields.reading.check_name(label, name, forms.bad_segment)
+        inside = Fields(fields.reading, label, value, FILE_KEYS, ignored=("source",))
+        inside.require("dest", "the absolute path of a file")
+        found.append(File(name, **inside.values(FILE_KEYS)))
+    return tuple(found)
 
 
 def perm(fields: Fields, key: str, default: str) -> str:

@@ -140,11 +140,13 @@ class Preparer:
             if inputs.sources[file.name] is None and not file.optional
         ]
         step = self._checked(renderer, lambda: resolve(command, renderer.text), missing_files)
-        gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.files}
-        placed = [_content(file, contents.get(file.name), gone[file.name]) for file in files and step.files]
+        gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.command.files}
+        placed = [
+            _content(file, contents.get(file.name), gone[file.name]) for file in files and step.command.files
+        ]
         now = {
             file.name: [name for name, some in renderer.listed(file.name).items() if some] + gone[file.name]
-            for file in step.files
+            for file in step.command.files
         }
         ids = self._ids(step)
         return Prepared(step, ids, self._environ(step, ids), placed, seen, now, inputs.read)
@@ -262,11 +264,11 @@ class Preparer:
         )
 
     def _ids(self, step: Step) -> Ids | None:
-        if step.user is None:
+        if step.command.user is None:
             return None
         from kolla_mesos_start.host import accounts
 
-        ids = accounts.ids(step.user)
+        ids = accounts.ids(step.command.user)
         # Without root a process can't change its ids, and it need not if it already is that user.
         return None if ids.uid == os.geteuid() != 0 else ids
 
@@ -274,7 +276,7 @@ class Preparer:
         account = {}
         if ids is not None and ids.name is not None:
             account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
-        return {**self._settings.environ, **account, **dict(step.env)}
+        return {**self._settings.environ, **account, **dict(step.command.env)}
 
 
 def _read_mounted(file: File) -> bytes | None:
