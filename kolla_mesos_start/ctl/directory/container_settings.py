@@ -122,25 +122,25 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
 
     fields = Fields(reading, label, value, ContainerSettings._fields)
     return ContainerSettings(
-        placement=fields.text("placement", None, bad_role),
-        replicas=fields.text("replicas", None, _bad_replicas),
-        image=fields.text("image", None, _bad_word),
+        placement=fields.early("placement", None, bad_role),
+        replicas=fields.early("replicas", None, _bad_replicas),
+        image=fields.early("image", None, _bad_word),
         cpu=_measured(fields, "cpu", _thousandths, "a number of processors, 0.5 or 500m"),
         memory=_measured(fields, "memory", mebibytes, "a size, such as 512Mi or 1Gi"),
         user=fields.integer("user", None),
         read_only=_flag(fields, "read_only"),
-        network=fields.text("network", None, _bad_network),
+        network=fields.early("network", None, _bad_network),
         capabilities=_texts(fields, "capabilities", _bad_capability),
         ports=_texts(fields, "ports", _bad_port),
         volumes=_volumes(fields),
         env=_env(fields),
-        variables=fields.text("variables", None, _bad_secret),
-        credential=fields.text("credential", None, _bad_secret),
+        variables=fields.early("variables", None, _bad_secret),
+        credential=fields.early("credential", None, _bad_secret),
         new_privileges=_flag(fields, "new_privileges"),
         privileged=_flag(fields, "privileged"),
-        pid=fields.text("pid", None, _bad_namespace),
-        ipc=fields.text("ipc", None, _bad_namespace),
-        cgroup=fields.text("cgroup", None, _bad_namespace),
+        pid=fields.early("pid", None, _bad_namespace),
+        ipc=fields.early("ipc", None, _bad_namespace),
+        cgroup=fields.early("cgroup", None, _bad_namespace),
         limits=_limits(fields),
         security_options=_texts(fields, "security_options", _bad_security_option),
         devices=_texts(fields, "devices", _bad_device),
@@ -162,7 +162,7 @@ def _thousandths(text: str) -> int | None:
 
 
 def _measured(fields: Fields, key: str, measure: Callable[[str], int | None], what: str) -> int | None:
-    text = fields.text(key, None, lambda text: None if measure(text) else f"expected {what}")
+    text = fields.early(key, None, lambda text: None if measure(text) else f"expected {what}")
     return None if text is None else measure(text)
 
 
@@ -171,7 +171,7 @@ def _flag(fields: Fields, key: str) -> bool | None:
 
 
 def _stop_signal(fields: Fields) -> str | None:
-    name = fields.text("stop_signal", None, _bad_stop_signal)
+    name = fields.early("stop_signal", None, _bad_stop_signal)
     return name and name.removeprefix("SIG")
 
 
@@ -190,7 +190,7 @@ def _limits(fields: Fields) -> Mapping[str, str] | None:
     found = {}
     for name in given:
         fields.reading.check_name(own.label_of(name), name, _bad_limit_name)
-        text = own.text(name, "", _bad_limit)
+        text = own.early(name, "", _bad_limit)
         found[name] = text if ":" in text else f"{text}:{text}"
     return found
 
@@ -215,7 +215,7 @@ def _env(fields: Fields) -> Mapping[str, str] | None:
     own = Fields(fields.reading, fields.label_of("env"), given, tuple(given))
     for name in given:
         fields.reading.check_name(own.label_of(name), name, _bad_variable)
-    return {name: own.text(name, "", any_text) for name in given}
+    return {name: own.early(name, "", any_text) for name in given}
 
 
 def _volumes(fields: Fields) -> Sequence[Volume] | None:
@@ -238,10 +238,10 @@ def _volume(own: Fields, path: str) -> Volume:
     keys = (*PLACES, "read_only", "propagation")
     fields = Fields(own.reading, own.label_of(path), value, keys)
     bad = {SHARED: _bad_secret, NAMED: _bad_volume, FROM_HOST: _bad_host_path}
-    places = {kind: fields.text(kind, None, bad[kind]) for kind in PLACES}
+    places = {kind: fields.early(kind, None, bad[kind]) for kind in PLACES}
     if isinstance(value, dict) and set(value) <= set(keys) and len(value.keys() & set(PLACES)) != 1:
         own.report(path, VOLUME)
-    propagation = fields.text("propagation", None, _bad_propagation) or ""
+    propagation = fields.early("propagation", None, _bad_propagation) or ""
     if propagation and not places[FROM_HOST]:
         fields.report("propagation", "is only allowed for a path of the host")
     kind, place = next(((kind, place) for kind, place in places.items() if place), (FROM_HOST, ""))
