@@ -19,8 +19,12 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
+from kolla_mesos_start.errors import DependenciesNotSatisfied
+from kolla_mesos_start.loop import Loop
 from kolla_mesos_start.tree import published
+from kolla_mesos_start.tree.published import Published
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.client import Client
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, LogLines
 from tests.counting import Line
