@@ -24,6 +24,7 @@ from kolla_mesos_start.loop import Loop
 from kolla_mesos_start.tree import published
 from kolla_mesos_start.tree.published import Published
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.client import Client
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, LogLines
@@ -415,7 +416,7 @@ def test_a_missing_definition_is_reported_every_half_minute(
     before = set(zk.get_children("/")), set(zk.get_children(deployment.path))
     znodes = Znodes(deployment.prefix + prefix, deployment.id, service, HOST)
     expected = missing.format(path=deployment.path, prefix=deployment.prefix)
-    client = Client(servers(deployment.hosts, chroot=chroot), 10.0, OPEN_ACL_UNSAFE, Loop())
+    client = Client(servers(deployment.hosts, chroot=chroot), 10.0, wire.OPEN_ACL_UNSAFE, Loop())
     client.connect(30.0)
     report = SimpleNamespace(write=lambda stage, text: None)
     with pytest.raises(DependenciesNotSatisfied) as raised:
