@@ -48,8 +48,7 @@ STOP = """\
 Drain this container's daemon, run its `before_stop`, send it SIGTERM, and
 wait until it has ended. The daemon is no longer registered then. For a hook
 that a launcher runs before it sends SIGTERM itself, add --no-term. The exit
-status is 1 if a service that lists the instance has not refreshed in time,
-or if `before_stop` failed.
+status is 1 if it could not be deregistered, or if `before_stop` failed.
 """
 
 
@@ -63,11 +62,11 @@ def main() -> None:
     _fill_standard_descriptors()
     verb, option = ("run", False) if not arguments else _parse(arguments)
     if verb == "refresh":
-        from kolla_mesos_start.daemon.refresh_client import ask
+        from kolla_mesos_start.daemon.control import refresh
 
-        _exit(ask(os.environ))
+        _exit(refresh(os.environ))
     if verb == "stop":
-        from kolla_mesos_start.daemon.stop_client import stop
+        from kolla_mesos_start.daemon.control import stop
 
         _exit(stop(os.environ, with_term=not option))
 

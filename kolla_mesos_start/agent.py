@@ -13,23 +13,23 @@ import gc
 import os
 import signal
 import sys
-from functools import partial
+from functools import cache, partial
 
 from kolla_mesos_start import log as logs
 from kolla_mesos_start import settings as environment
 from kolla_mesos_start.errors import (
-    AccessDenied,
     AgentError,
     BadDefinition,
     BadUsage,
     CannotRender,
     CannotWrite,
+    NoAddress,
+    NoRight,
     Stopped,
     Unkillable,
     where,
 )
-from kolla_mesos_start.health import JOURNAL, PRIVATE, StateFile
-from kolla_mesos_start.host.facts import HostFacts, when_addressed
+from kolla_mesos_start.health import PRIVATE, StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import hide_memory, reap, signal_name
@@ -37,13 +37,13 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import NoReturn, TypeVar
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
     from kolla_mesos_start.definition.model import Dependency, Graph
     from kolla_mesos_start.election.candidacy import Candidacy, Result
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Settings
@@ -119,7 +119,6 @@ class Agent:
         self.report: Report | None = None
         self.client: Client | None = None
         self.bootstrap: Bootstrap | None = None
-        self.facts: HostFacts | None = None
         self.registration: Registration | None = None
         self.ended: FailureRecord | None = None
         self.begins_again = False
@@ -130,7 +129,6 @@ class Agent:
         settings = self._read_environment()
         _warn_of_world_readable(settings)
         report = self.report = Report(StateFile.take(settings.run_dir))
-        _complete_refresh(settings.run_dir)
         preparer = self._connect(
             settings,
             lambda cause: report.write(
@@ -217,10 +215,9 @@ class Agent:
 
         from kolla_mesos_start.daemon.handoff import Refreshed, plain
         from kolla_mesos_start.daemon.refresh import end_with, refresh
-        from kolla_mesos_start.files.journal import recover
 
         with open(order, "rb") as file:
-            listed, started, notified, facts, registrar, election = marshal.load(file)
+            listed, started, notified, registrar, election = marshal.load(file)
 
         def write(found: Refreshed) -> None:
             with open(report, "wb") as file:
@@ -230,11 +227,10 @@ class Agent:
             # A refresh waits for ZooKeeper as long as the daemon runs.
             settings = self._read_environment()._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
-            recover(settings.run_dir)
             preparer = self._connect(settings, lambda cause: None)
             preparer.election = election
             self.stage = "refresh"
-            write(refresh(preparer, settings, listed, started, notified, facts, wanted))
+            write(refresh(preparer, settings, listed, started, notified, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise
@@ -266,11 +262,10 @@ class Agent:
         return settings
 
     def _connect(self, settings: Settings, report: Callable[[str], object]) -> Preparer:
-        """Connect to ZooKeeper. Meanwhile a child collects host facts, and the next stages are imported.
+        """Connect to ZooKeeper. Meanwhile the next stages are imported.
 
         `report` is called with the cause of each failed attempt.
         """
-        facts = self.facts = HostFacts(settings)
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage = "connect"
@@ -288,7 +283,7 @@ class Agent:
         from kolla_mesos_start.tree.znodes import Znodes
 
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
-        preparer = Preparer(settings, Published(client, znodes), facts)
+        preparer = Preparer(settings, Published(client, znodes), cache(partial(_host_facts, settings)))
         client.connect(settings.connect_timeout, report)
         return preparer
 
@@ -364,6 +359,10 @@ class Agent:
             if runnable is None:  # Nothing has run.
                 tree.raise_if_changed()
 
+        try:
+            return work()
+        except NoAddress:
+            from kolla_mesos_start.host.network import when_addressed  # Most hosts are ready before.
         return when_addressed(work, self.loop, settings.wait_timeout, tell, check)
 
     def _render(self, settings: Settings, preparer: Preparer, runnable: Runnable, report: Report) -> Prepared:
@@ -388,7 +387,7 @@ class Agent:
         return prepared
 
     def _place(self, settings: Settings, prepared: Prepared, report: Report) -> None:
-        from kolla_mesos_start.files.placement import place
+        from kolla_mesos_start.files.place import place
 
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
@@ -488,8 +487,8 @@ class Agent:
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
-        if isinstance(error, AccessDenied):
-            error.reason += self._identity_hint()
+        if isinstance(error, NoRight) and self.client:
+            error.reason += self.client.session.servers.hint
         ending = logs.ending(self.stage, error)
         if self.ended and not isinstance(error, Stopped):
             self.ended.write(str(ending.short()))
@@ -505,15 +504,6 @@ class Agent:
             logs.last_line(ending, self.termination_log)
         return error.status
 
-    def _identity_hint(self) -> str:
-        """Our identity according to the server, for an error about a missing permission."""
-        if self.client is None or not self.client.connected:
-            return ""
-        from kolla_mesos_start.zookeeper.identity import connected_as
-
-        self.client.ignore()
-        return connected_as(self.client.known_as())
-
     def _reach(self, stage: str, command: str | None = None) -> None:
         """Enter a stage. The record of an earlier start that failed before it is removed."""
         self.stage, self.command = stage, command
@@ -523,8 +513,6 @@ class Agent:
     def close(self, *, session: bool = True) -> None:
         """Close everything: first the running command, then the `session` that holds its lock."""
         self._end_guard()
-        if self.facts is not None:
-            self.facts.close()
         if session and self.client is not None:
             self.client.close()
 
@@ -560,13 +548,18 @@ def _import_what_follows(graph: Graph) -> None:
         import kolla_mesos_start.daemon.launch  # noqa: F401
 
 
+def _host_facts(settings: Settings) -> Mapping[str, Any]:
+    from kolla_mesos_start.host.network import facts  # A task may need none.
+
+    return facts(settings)
+
+
 def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     """What the container's znode shows once a command is rendered."""
     # Its registrar watches what the files were rendered from.
     follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
-    lists = tree.znodes.lists(prepared.seen) if follows else {}
-    return facts_of(*shown, prepared.read, follows, lists)
+    return facts_of(*shown, prepared.read, follows)
 
 
 def _raise_if_changed(tree: StatusTree) -> None:
@@ -575,23 +568,6 @@ def _raise_if_changed(tree: StatusTree) -> None:
 
     if changed := tree.changed():
         raise Changed(f"{changed} has changed since it was read") from None
-
-
-def _complete_refresh(run_dir: str) -> None:
-    """Complete a refresh that was killed together with this container."""
-    journal = f"{run_dir}/{JOURNAL}"
-    if not os.path.lexists(journal):
-        return
-    from kolla_mesos_start.files.journal import recover
-
-    try:
-        recover(run_dir)
-        log.warning("a refresh was killed while it replaced files: that is completed now")
-    except CannotWrite as error:
-        # All files are written again before the daemon starts.
-        log.warning("a refresh was killed while it replaced files, some of which are old: %s", error.reason)
-        with contextlib.suppress(OSError):
-            os.unlink(journal)
 
 
 def _warn_of_pods(settings: Settings, graph: Graph) -> None:

@@ -86,6 +86,10 @@ class BadEnvironment(Issues):
     subject = "environment"
 
 
+class NoAddress(BadEnvironment):
+    """An interface, or its address, is missing; it may still come."""
+
+
 class BadDefinition(Issues):
     """The definition has errors."""
 

@@ -8,7 +8,6 @@ The probe runs every few seconds, so this module imports only what a bare Python
       state     "<stage> <text>"; a second line says when the daemon was started, until it has been ready
       private/  what no other user may touch
         gate      held (flock) while an agent takes the lock
-        journal   exists while a refresh replaces files (see files.journal)
 
 The daemon's user may be allowed to write in the directory: what else stands in the way of a file is removed,
 and a lock of another user is nobody's.
@@ -59,7 +58,6 @@ RUN_DIR_LIMIT = 80  # bytes: the whole path of a socket in it may have 107
 STATE_LIMIT = 16384  # bytes of a line of the state
 NEVER = float("inf")
 PRIVATE = "private"
-JOURNAL = f"{PRIVATE}/journal"
 TRIES = 10  # to make the private directory, while others remove it
 # For files in directories where others may write too: follow no link, and do not block on a FIFO.
 O_CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -189,8 +187,6 @@ def _inspect(run_dir: str, supervised: bool, limit: int | None) -> tuple[str, bo
         alive, ready = VERDICTS.get(stage, (False, False))
         if limit and time.clock_gettime(time.CLOCK_BOOTTIME) - started > limit:
             return f"not ready within {limit} s of its start; {line}", False, ready
-        if ready and os.path.lexists(f"{run_dir}/{JOURNAL}"):
-            return "a refresh is replacing files: only some of them are new", alive, False
         return line or "no state yet", alive, ready
     if stage in DAEMON_STAGES and not supervised:  # The supervisor's daemon has ended with it.
         return "daemon runs, unregistered", False, False

@@ -1,8 +1,7 @@
 """The poll loop of a process: descriptors, signals and timers. Nothing else blocks.
 
 Everything runs in a single thread, inside `wait`: no state needs a lock, and fork and exec are safe. `wait`
-raises the exceptions of handlers. `compute` runs a long computation, and interrupts it regularly for the
-loop.
+raises the exceptions of handlers.
 """
 
 from __future__ import annotations
@@ -42,20 +41,12 @@ if TYPE_CHECKING:
         def run(self, ready: bool) -> None: ...
 
 
-TICK = 0.2  # seconds after which a computation is interrupted for the loop
 LONGEST_POLL = 3600.0  # seconds; poll() has a limit of its own, and waking early costs nothing
 
 
 def now() -> float:
     """Seconds on the clock of all deadlines; it continues while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Interrupted(BaseException):
-    """Carries a handler's exception out of a computation, which might catch any Exception."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class Loop:
@@ -69,7 +60,6 @@ class Loop:
         self._signals: list[int] = []
         self._signal_handlers: dict[int, Callable[[int], object]] = {}
         self._wakeup = -1
-        self._computing = False
 
     def add(self, source: EventSource) -> None:
         """Run `source` from now on."""
@@ -119,48 +109,6 @@ class Loop:
     def sleep(self, seconds: float) -> None:
         """Run the loop for so long."""
         self.wait(lambda: False, now() + seconds)
-
-    def compute(self, work: Callable[[], T]) -> T:
-        """The result of `work`, a computation without effects, while the loop continues.
-
-        An alarm interrupts it between two steps of the interpreter; a single long operation, such as
-        repeating a huge text, can't be interrupted. An exception of a handler ends the computation. Functions
-        that it calls must not use the loop, unless they are `uninterrupted`.
-        """
-        signal.signal(signal.SIGALRM, self._on_alarm)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-        signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
-        try:
-            try:
-                self._computing = True
-                return work()
-            finally:
-                self._computing = False
-        except Interrupted as interrupted:
-            raise interrupted.error from None
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # An executed program would inherit it.
-
-    def uninterrupted(self, function: Callable[..., T]) -> Callable[..., T]:
-        """`function` in a form that a computation may call, although it uses the loop."""
-
-        def call(*args: object) -> T:
-            computing, self._computing = self._computing, False
-            try:
-                return function(*args)
-            finally:
-                self._computing = computing
-
-        return call
-
-    def _on_alarm(self, signum: int, frame: FrameType | None) -> None:
-        if self._computing:
-            self._computing = False
-            try:
-                self.sleep(0)
-            except Exception as error:
-                raise Interrupted(error) from None
-            self._computing = True
 
     def _run_due(self) -> None:
         while self._signals:

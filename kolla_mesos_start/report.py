@@ -30,7 +30,6 @@ RESTART = "restart"  # only a restart brings the daemon up to date
 FIRST, INTERVAL = 0.2, 1.0
 MAX_REASON = 1024  # characters
 MAX_OUTSIDE = 32  # external services that are named
-NOTHING: Mapping[str, int] = {}
 
 
 class StatusZnode(NamedTuple):
@@ -150,14 +149,12 @@ def facts_of(
     logs: str | None,
     read: int | None = None,
     follows: bool = False,
-    lists: Mapping[str, int] = NOTHING,
 ) -> bytes:
     """The constant fields of a container's znode.
 
     `definition` is the mzxid of its definition, `digest` its graph's, `generation` its image's. `logs`: how
     to read its log. `read`: its files include every change up to this zxid; None: it has rendered nothing
-    yet. `follows`: the files of its daemon are refreshed after a change. `lists`: the instances that they
-    list, see `Znodes.lists`.
+    yet. `follows`: the files of its daemon are refreshed after a change.
     """
     import json
 
@@ -171,20 +168,7 @@ def facts_of(
     }
     if logs:
         facts["logs"] = logs
-    if lists:
-        facts["lists"] = _lists(lists)
     return json.dumps(facts).encode()
-
-
-def with_lists(facts: bytes, lists: Mapping[str, int]) -> bytes:
-    """These fields of a container, with the instances that its files list now."""
-    import json
-
-    return json.dumps({**json.loads(facts), "lists": _lists(lists)}).encode()
-
-
-def _lists(lists: Mapping[str, int]) -> dict[str, str]:
-    return {name: f"{zxid:#x}" for name, zxid in lists.items()}
 
 
 def utc(epoch: float) -> str:

@@ -151,7 +151,7 @@ def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
 
 
 def _read_text(path: str) -> str:
-    from kolla_mesos_start.files.regular import read_regular
+    from kolla_mesos_start.files.paths import read_regular
 
     return read_regular(path).decode()
 

@@ -23,14 +23,13 @@ FIRST = (
     "tests/blackout/test_position.py",
     "tests/blackout/test_blackout.py",
     "tests/functional/test_keystone.py",
-    "tests/functional/test_secured_keystone.py",
     "tests/functional/test_upgrade.py",
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",
 )
 # Then these folders, and all others after them. `tests/preparation.py` makes the images in the meantime.
 # Short tests come last, so that all processes end at the same time.
-ORDER = ("tests/functional/", "tests/chaos/", "tests/integration/", "tests/containers/")
+ORDER = ("tests/functional/", "tests/integration/", "tests/containers/")
 # Files that share servers which are slow to start: one process runs them all.
 TOGETHER = {
     "an ensemble": (
@@ -39,7 +38,7 @@ TOGETHER = {
         "tests/integration/test_zookeeper.py",
     ),
     "a secured ensemble": (
-        "tests/functional/test_secured_keystone.py",
+        "tests/functional/test_keystone.py",
         "tests/integration/test_secrets.py",
         "tests/integration/test_secured.py",
     ),

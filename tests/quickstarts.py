@@ -13,12 +13,20 @@ import termios
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from kolla_mesos_start.ctl.up.containers import end_all
-from kolla_mesos_start.ctl.up.progress import Size
 from tests import CHECKOUT
 from tests.processes import command_line, environment, processes, working_directory
 from tests.waiting import eventually
+
+
+class Size(NamedTuple):
+    """Of a terminal, in characters."""
+
+    columns: int
+    lines: int
+
 
 NOT_COPIED = shutil.ignore_patterns("__pycache__")
 

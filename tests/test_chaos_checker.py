@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.chaos.checker import (
+from drills.chaos.checker import (
     AFTERMATH,
     FREEZE_CONTAINER,
     FREEZE_GUARD,
@@ -21,7 +21,7 @@ from tests.chaos.checker import (
     Run,
     judge,
 )
-from tests.chaos.plan import CONTAINERS, ENSEMBLE, RULES, plan
+from drills.chaos.plan import CONTAINERS, ENSEMBLE, RULES, plan
 
 SYNC, CACHE, DAEMON, REPORT = "api/sync", "api/cache", "api/daemon", "jobs/report"
 FIRST = Run(SYNC, "h1", "api-1", begin=10.0, end=12.0, done=11.9, token=7)

@@ -21,7 +21,7 @@ import pytest
 
 from kolla_mesos_start import health as health_module
 from kolla_mesos_start.errors import BadEnvironment, CannotWrite
-from kolla_mesos_start.health import JOURNAL, VERDICTS, StateFile, default_run_dir, health
+from kolla_mesos_start.health import VERDICTS, StateFile, default_run_dir, health
 
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
@@ -82,24 +82,6 @@ def test_the_probe_prints_the_stage_while_the_lock_is_held(
     assert health([], environ) == health(["--ready"], environ) == 1
     held = f"{stage} on mariadb"
     assert capsys.readouterr().out.splitlines() == [held, held, without, without]
-
-
-def test_a_container_is_not_ready_while_a_refresh_replaces_its_files(
-    capsys: pytest.CaptureFixture[str], run_dir: str, state_file: StateFile
-) -> None:
-    """Some files may be new and some old. It is alive, and its other states stay as they are."""
-    environ = {"KOLLA_RUN_DIR": run_dir}
-    journal = Path(run_dir, JOURNAL)
-    journal.touch()
-    state_file.write("ready", "")
-    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
-    assert "a refresh is replacing files" in capsys.readouterr().out
-    state_file.write("unready", "because")
-    assert (health([], environ), health(["--ready"], environ)) == (0, 1)
-    assert capsys.readouterr().out == "unready because\n" * 2
-    journal.unlink()
-    state_file.write("ready", "")
-    assert health(["--ready"], environ) == 0
 
 
 def test_every_stage_is_in_the_table() -> None:
@@ -254,9 +236,11 @@ def test_a_strangers_lock_does_not_look_like_an_agent(
 def test_only_one_of_many_agents_takes_the_lock(run_dir: str) -> None:
     """Whichever comes first, however many start in the same moment."""
     script = """
-        import sys
+        import os, sys
         from kolla_mesos_start.errors import BadEnvironment
         from kolla_mesos_start.health import StateFile
+        print("begun", flush=True)
+        os.read(int(sys.argv[2]), 1)
         try:
             StateFile.take(sys.argv[1], timeout=0.5)
         except BadEnvironment:
@@ -265,14 +249,27 @@ def test_only_one_of_many_agents_takes_the_lock(run_dir: str) -> None:
             print("taken", flush=True)
         sys.stdin.read()
     """
-    argv = [sys.executable, "-c", textwrap.dedent(script), run_dir]
-    agents = [
-        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)
-    ]
-    said = [agent.stdout.readline() for agent in agents if agent.stdout]
+    gate, signal = os.pipe()
+    argv = [sys.executable, "-c", textwrap.dedent(script), run_dir, f"{gate}"]
+    pipe = subprocess.PIPE
+    agents = [subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, pass_fds=[gate]) for _ in range(8)]
+    outputs = [agent.stdout for agent in agents if agent.stdout]
+    assert [output.readline() for output in outputs] == ["begun\n"] * 8
+    os.close(signal)  # All go on at once.
+    os.close(gate)
+    said = [output.readline() for output in outputs]
     for agent in agents:
         agent.communicate()
     assert sorted(said) == ["refused\n"] * 7 + ["taken\n"]
+
+
+def test_an_agent_waits_while_another_one_takes_the_lock(run_dir: str) -> None:
+    os.close(StateFile.take(run_dir).fd)
+    with open(f"{run_dir}/private/gate") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with pytest.raises(BadEnvironment, match="another agent runs here"):
+            StateFile.take(run_dir, timeout=0.1)
+    os.close(StateFile.take(run_dir, timeout=0.1).fd)
 
 
 def test_a_new_agent_starts_with_a_state_of_its_own(run_dir: str) -> None:

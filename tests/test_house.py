@@ -33,19 +33,18 @@ SHARED = (
     "kolla_mesos_start.election.words",
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
-    "kolla_mesos_start.files.regular",
+    "kolla_mesos_start.files.paths",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
     *TOOLS,
     "kolla_mesos_start.processes",
     "kolla_mesos_start.report",
     "kolla_mesos_start.render.context",
-    "kolla_mesos_start.render.expressions",
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
     "kolla_mesos_start.tree.publication",
-    "kolla_mesos_start.tree.members",
+    "kolla_mesos_start.tree.codec",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
     "kolla_mesos_start.zookeeper",
@@ -64,7 +63,6 @@ ALLOWED = {
     "kolla_mesos_start.zookeeper.tls": {"ssl"},  # itself imported where TLS is used
     "kolla_mesos_start.render.sandbox": JINJA2,
     "kolla_mesos_start.render.undefined": {*JINJA2, "tempfile", "shutil"},
-    "kolla_mesos_start.render.expressions": {*JINJA2, "tempfile", "shutil"},
 }
 # What a process of one thread has no use for, anywhere in it: a fork would leave the other threads' locks
 # taken, a handler of `logging` blocks while nobody reads, and kazoo's client runs on threads.
@@ -291,8 +289,8 @@ def test_the_modules_of_a_folder_import_each_other_in_one_direction(folder: Path
     TopologicalSorter({name: names & modules.keys() - {name} for name, names in modules.items()}).prepare()
 
 
-# The deployment directory gives these znodes their ACL; a local deployment is not read by others.
-READS_CONTAINERS = {"zk/containers", "directory/acl", "up/local_deployment"}
+# The deployment directory gives these znodes their ACL.
+READS_CONTAINERS = {"zk/containers", "directory/acl"}
 CONTAINERS_ZNODES = re.compile(
     r"""\.(containers|party)["']|/ready["']|\.party\(|\bBY_AGENTS\b|znodes\.containers|\)\.ready\b|\bat\.ready\b"""
 )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import re
 import select
 import signal
 import socket
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Callable
 import pytest
 
 from kolla_mesos_start import loop as loop_module
-from kolla_mesos_start.loop import LONGEST_POLL, TICK, Loop, now
+from kolla_mesos_start.loop import LONGEST_POLL, Loop, now
 
 if TYPE_CHECKING:
     from kolla_mesos_start.loop import Interest
@@ -34,7 +32,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     """Signals are the process's own; they are as before afterwards."""
-    handlers = {signum: signal.getsignal(signum) for signum in (*SIGNALS, signal.SIGALRM)}
+    handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
     loop = Loop()
     yield loop
     for signum, handler in handlers.items():
@@ -509,95 +507,6 @@ def test_a_flood_of_signals_blocks_nobody_and_is_counted(
     assert rounds(loop, now() + SOON) <= 65536 / 4096 + 4
     assert rounds(loop, now() + SOON) <= 4, "the pipe is empty again"
     assert capfd.readouterr().err == ""
-
-
-# -- computing ------------------------------------------------------------------------------------
-
-
-def spin() -> None:
-    begun = now()
-    while now() < begun + TOO_LONG:
-        pass
-
-
-def swallow() -> None:
-    """As jinja2 does, which evaluates constants in advance."""
-    begun = now()
-    while now() < begun + TOO_LONG:
-        with contextlib.suppress(Exception):
-            spin()
-
-
-def backtrack() -> None:
-    """One call of a function in C, which would take an hour."""
-    assert not re.search("(a+)+$", "a" * 36 + "b")
-
-
-def test_everything_goes_on_while_something_is_computed(loop: Loop, pipes: Callable[[], Pipe]) -> None:
-    """A template may take longer than a session lives without a ping."""
-    ran: list[object] = []
-    pipe, source = pipes(), Note()
-    loop.add(source)
-    loop.listen(pipe.reader, pipe.read)
-    loop.call_at(now() + SOON, lambda: ran.append("a timer"))
-    loop.on_signal(signal.SIGUSR1, ran.append)
-    begun = now()
-
-    def work() -> str:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        os.write(pipe.writer, b"x")
-        while now() < begun + TOO_LONG and not (len(ran) == 2 and pipe.got and source.runs):
-            pass
-        return "done"
-
-    assert loop.compute(work) == "done"
-    assert now() - begun < TOO_LONG
-    assert sorted(map(str, ran)) == sorted([str(int(signal.SIGUSR1)), "a timer"])
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("work", [spin, swallow, backtrack])
-def test_what_a_handler_raises_ends_a_computation(loop: Loop, work: Callable[[], None]) -> None:
-    """Wherever it is, and at once: that is how a stop signal ends a slow template."""
-    begun = now()
-    loop.on_signal(signal.SIGTERM, lambda signum: fail())
-    loop.call_at(begun + SOON, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(ValueError, match="a handler"):
-        loop.compute(work)
-    assert now() - begun < TOO_LONG
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert loop.compute(lambda: "again") == "again"
-
-
-def test_what_a_computation_raises_comes_out_of_it(loop: Loop) -> None:
-    """And no alarm comes later."""
-    with pytest.raises(ValueError, match="a handler"):
-        loop.compute(fail)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_what_uses_the_loop_is_not_interrupted_in_a_computation(loop: Loop) -> None:
-    """A request that is half written would be mixed with another one."""
-    ran: list[str] = []
-    loop.call_at(now(), lambda: ran.append("a timer"))
-
-    def request() -> str:
-        begun = now()
-        while now() < begun + 3 * TICK:
-            assert ran == []
-        loop.sleep(0)
-        return ran[-1]
-
-    def work() -> str:
-        answer = loop.uninterrupted(request)()
-        loop.call_at(now(), lambda: ran.append("another one"))
-        begun = now()
-        while now() < begun + TOO_LONG and len(ran) < 2:
-            pass
-        return answer
-
-    assert loop.compute(work) == "a timer"
-    assert ran == ["a timer", "another one"]
 
 
 # -- reap -----------------------------------------------------------------------------------------

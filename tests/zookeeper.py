@@ -34,7 +34,7 @@ from tests.waiting import eventually
 
 S = TypeVar("S", bound="Started")
 
-# Another version than Debian's, with all jars that it needs (tests/zookeepers).
+# Another version than Debian's, with all jars that it needs (drills/zookeepers).
 CLASS_PATH = os.environ.get("ZOOKEEPER_CLASS_PATH", "")
 *OPTIONS, CP, DEBIANS = private_zookeeper.JAVA
 WARNINGS = "-Dorg.apache.logging.log4j.level=WARN"  # as the options have it for Debian's logger

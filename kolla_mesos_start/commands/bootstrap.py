@@ -20,7 +20,7 @@ from kolla_mesos_start.processes import signal_name
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import DONE, ERROR, NO_TIMEOUT, RETRY
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.view import data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Transaction
 
 TYPE_CHECKING = False

@@ -16,7 +16,7 @@ loses
    children", no process of the command is left.
 
 Messages from the agent: spawn argv env ids deadline stop_grace, extend deadline, signal number, end grace.
-Messages from the guard: ready, broken why, received (after signal and end), leftovers count,
+Messages from the guard: ready, broken why, leftovers count,
                          ended wait_status reason leftovers errno at unkillable.
 Deadlines are seconds of CLOCK_BOOTTIME, which keeps counting while the machine is suspended.
 """
@@ -143,9 +143,6 @@ class AgentConnection:
                 command = self.spawn(*values)
             elif command:  # Otherwise the request and our `ended` have crossed.
                 command.handle(verb, *values)
-            if verb in ("signal", "end"):
-                # Otherwise the agent assumes that the guard is stopped, and kills both.
-                self.send("received")
         return command
 
     def spawn(

@@ -36,7 +36,6 @@ log = Logger(__name__)
 # All in seconds.
 START_TIMEOUT = 60.0  # for a guard to start on a busy machine, and to read a long environment
 SEND_TIMEOUT = 0.1  # for any later message: the socket is only full if the guard is stopped
-ANSWER_TIMEOUT = 2.0  # for the guard to confirm a message, on a busy machine
 OVERDUE = 0.25  # for the guard to report the kill at the deadline; then the agent kills the command
 KILLED = 128 + signal.SIGKILL
 
@@ -102,7 +101,6 @@ class Guard:
         self._loop = loop
         self._buffer = bytearray()
         self._running = False
-        self._sent = self._confirmed = 0
         self._name = ""
         self._deadline: float | None = None
         self._stop_grace = 0.0
@@ -167,12 +165,12 @@ class Guard:
     def signal(self, signum: int) -> None:
         """Pass a signal to the command's process group."""
         if self._running:
-            self._request("signal", int(signum))
+            self._send("signal", int(signum))
 
     def end(self, grace: float) -> None:
         """Send TERM to the command and its descendants, and KILL after `grace` seconds; 0: KILL at once."""
         if self._running:
-            self._request("end", float(grace))
+            self._send("end", float(grace))
 
     def close(self) -> None:
         """End the guard, which kills a running command; this process stops being a subreaper.
@@ -191,23 +189,6 @@ class Guard:
             self._socket.close()
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
 
-    def _request(self, *message: object) -> None:
-        """Send a message that the guard must confirm soon; otherwise it is treated as dead."""
-        self._sent += 1
-        number = self._sent
-        self._send(*message)
-        self._loop.call_at(now() + ANSWER_TIMEOUT, lambda: self._check_confirmation(number))
-
-    def _check_confirmation(self, number: int) -> None:
-        self._catch_up()
-        if self._running and self._confirmed < number:
-            self._lose(f"did not answer for {ANSWER_TIMEOUT:g} s")
-
-    def _catch_up(self) -> None:
-        """Read the guard's messages: if this process was stopped, they may be waiting in the socket."""
-        while self._running and select.select([self._socket], [], [], 0)[0]:
-            self._receive()
-
     def _set_deadline(self, deadline: float | None) -> None:
         self._deadline = deadline
         if deadline is not None:
@@ -215,7 +196,9 @@ class Guard:
 
     def _enforce(self) -> None:
         """Kill the command if the guard has not done so at the deadline: it may be stopped."""
-        self._catch_up()
+        # If this process was stopped, the guard's messages may be waiting in the socket.
+        while self._running and select.select([self._socket], [], [], 0)[0]:
+            self._receive()
         if self._running and self._deadline is not None and now() >= self._deadline + OVERDUE:
             self._lose("did not kill it at its deadline")
 
@@ -243,8 +226,6 @@ class Guard:
         """Handle one message of the guard."""
         if verb == "ready":
             self.ready = True
-        elif verb == "received":
-            self._confirmed += 1
         elif verb == "broken":
             raise AgentError(f"the guard process can't work: {values[0]}")
         elif verb == "leftovers":

@@ -31,7 +31,6 @@ from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, liste
 from kolla_mesos_start.files.permissions import world_readable
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.identity import connected_as
 
 CONNECT_TIMEOUT = 10.0  # seconds; a person waits
 # The agent's variable for each option.
@@ -208,9 +207,9 @@ class Invocation:
             loop.ignore(stdin)
 
     def identity_hint(self) -> str:
-        """Our identity according to the server, to end a message about a missing right."""
+        """Our identity, to end a message about a missing right."""
         client = self._client
-        return connected_as(client.known_as()) if client is not None and client.connected else ""
+        return client.session.servers.hint if client is not None and client.connected else ""
 
 
 class Subcommand(NamedTuple):

@@ -38,9 +38,9 @@ def _live(record: int) -> None:
         signal.signal(signum, lambda number, frame: None)
     _detach(handoff)
     if handoff.supervised:
-        from kolla_mesos_start.daemon import supervise
+        from kolla_mesos_start.daemon.supervise import Supervisor
 
-        os._exit(supervise.run(handoff))
+        os._exit(Supervisor(handoff).run())
     from kolla_mesos_start.daemon.registrar import Registrar
 
     registrar = Registrar(handoff)

@@ -26,10 +26,10 @@ from kolla_mesos_start.election.records import (
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.tree.members import instance, why_left_out
+from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -267,8 +267,8 @@ class Participant:
         path = at.member(order.host)
         if at.decision not in found or at.turn not in found:
             return
-        decision = records.decode_decision(at.decision, found[at.decision][0])
-        member = records.decode_member(path, found[path][0]) if path in found else None
+        decision = records.decode(records.Decision, at.decision, found[at.decision][0])
+        member = records.decode(records.Member, path, found[path][0]) if path in found else None
         if decision.epoch == order.epoch and member and member.state != LEFT_OUT:
             return
         if decision.epoch != order.epoch:
@@ -309,7 +309,7 @@ class Participant:
     def _ready_operations(self, found: dict[str, Any]) -> Sequence[Any]:
         """The readiness, and that the cluster was formed: all or nothing."""
         at, order = self._at, self._order
-        decision = records.decode_decision(at.decision, found[at.decision][0])
+        decision = records.decode(records.Decision, at.decision, found[at.decision][0])
         version = found[at.decision][1].version
         if order.role == FIRST and decision.state != FORMED:
             formed = encode(decision._replace(state=FORMED, formed=True))
@@ -329,7 +329,7 @@ class Participant:
     def _is_own(self, path: str, found: Any) -> bool:
         owner = found[1].ephemeralOwner
         return owner in (0, *self._session.former) or (  # 0: no session owns it, as in a copied tree.
-            records.decode_running(path, found[0]).id == self._order.container
+            records.decode(records.Running, path, found[0]).id == self._order.container
         )
 
     def _on_done(self, wanted: str, session: int, results: Any, error: Error) -> None:

@@ -13,15 +13,15 @@ from kolla_mesos_start.commands.file_checks import FileChecks
 from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
-from kolla_mesos_start.files.together import place_all, restore
-from kolla_mesos_start.report import facts_of, with_lists
+from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.report import facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kolla_mesos_start.definition.model import Graph
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
@@ -64,12 +64,11 @@ def refresh(
     listed: Mapping[str, Sequence[str]],
     started: int,
     notified: Mapping[str, int] | None,
-    facts: bytes,
     check_wanted: Callable[[], object],
 ) -> Refreshed:
     """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
 
-    `listed`, `started` and `facts` (see report.StatusZnode) come from the registrar. `notified`: the digests
+    `listed` and `started` come from the registrar. `notified`: the digests
     of the files that the daemon was last notified of; None: it must be notified in any case. `check_wanted`
     raises if the registrar is gone. Raises the errors of a start; then nothing has changed.
     """
@@ -90,22 +89,17 @@ def refresh(
     command = on_change.value if on_change.kind == "command" else None
     # The files on disk don't decide alone: somebody may have edited one by hand.
     digests = {**(notified or {}), **prepared.digests}
-    placed = _place(preparer, settings, prepared, command, digests != notified, check_wanted)
+    placed = _place(preparer, prepared, command, digests != notified, check_wanted)
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
-    lists = preparer.published.znodes.lists(prepared.seen)
-    # A daemon that needs a restart uses its new files too: one that drains must not wait for that.
-    facts = (
-        facts_of(*shown, prepared.read, bool(prepared.seen), lists) if is_same else with_lists(facts, lists)
-    )
     return Refreshed(
         seen=prepared.seen,
         failure="",
         listed=prepared.listed,
         written=[content.name for content in placed],
         note="; ".join([*kept, *([] if is_same else [CHANGED])]),
-        facts=facts,
+        facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
         needs_restart=not is_same,
@@ -115,7 +109,6 @@ def refresh(
 
 def _place(
     preparer: Preparer,
-    settings: Settings,
     prepared: Prepared,
     command: Sequence[str] | None,
     is_new: bool,
@@ -127,12 +120,12 @@ def _place(
     """
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with FileChecks(loop, service, prepared) as checks:
-        placed = place_all(prepared.contents, settings.run_dir, checks.check)
+        placed = place(prepared.contents, checks.check, can_undo=True)
         try:
             check_wanted()
             if command and (placed or is_new):
                 checks.notify(command)
         except AgentError:
-            restore(placed, settings.run_dir)
+            restore(placed)
             raise
     return placed

@@ -13,10 +13,8 @@ import os
 import signal
 from functools import partial
 
+from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
-from kolla_mesos_start.daemon.request_socket import RequestSocket
-from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.health import JOURNAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import fork, memfd, pidfd_open
@@ -48,10 +46,6 @@ if TYPE_CHECKING:
         def notify(self, kind: str, signame: str) -> str:
             """Notify it of new files by a signal or a restart; returns why that failed, or empty text."""
 
-        @property
-        def facts(self) -> bytes:
-            """What the container is based on, as published."""
-
         def set_facts(self, facts: bytes) -> None:
             """Publish what the container is based on now."""
 
@@ -67,9 +61,9 @@ log = Logger(__name__)
 # Seconds without a change until a refresh begins. A publication writes many znodes. Instances and members
 # change one by one; the short time is for several at once. LONGEST limits the delay.
 QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
-FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a refresh that was killed is tried again
+# Seconds until a refresh that was killed again is tried again; after the first time, that is at once.
+FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 SETTLE = 1.0  # seconds after which a notified daemon must be ready
-SOCKET = "refresh"  # in the run directory: a connection starts a refresh at once
 NAME = "kolla_mesos_start refresh"
 
 IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
@@ -143,7 +137,6 @@ class Refresher:
         self.rollout: Rollout | None = None
         self.own: Ephemeral | None = None  # the container's znode, which the operator writes to ring
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
-        self._run_dir = run_dir
         self._stage = IDLE
         self._settles_by = -math.inf  # until when the next refresh waits for a notified daemon
         self._unconfirmed = False  # The daemon was notified, and no check has passed since.
@@ -157,7 +150,7 @@ class Refresher:
         self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
         self._served: list[socket.socket] = []  # clients that have asked for the running one
-        self._socket = RequestSocket(f"{run_dir}/{SOCKET}", loop, self._on_connection)
+        self._socket = RequestSocket(f"{run_dir}/{REFRESH_SOCKET}", loop, self._on_connection)
         session.on_connected(self._look_at_all)
         session.on_watch(self._fired)
 
@@ -276,8 +269,7 @@ class Refresher:
         self._served, self._asking = self._asking, []
         election = dict(self._order.election) if self._order.election else None
         notified = None if self._not_notified else dict(self._order.digests)
-        known = (dict(self._order.listed), self._order.started, notified, self._daemon.facts)
-        order = (*known, os.getpid(), election)
+        order = (dict(self._order.listed), self._order.started, notified, os.getpid(), election)
         try:
             self._process.start(order, self._on_end)
         except OSError as error:
@@ -286,15 +278,14 @@ class Refresher:
         self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
 
     def _on_end(self, status: int, reported: Refreshed | None) -> None:
-        left = complete(self._run_dir)
-        is_cut_short = bool(left) or reported is None
-        # A killed refresh may have placed files without notifying the daemon.
+        is_cut_short = reported is None
+        # A killed refresh may have placed files, perhaps not all, without notifying the daemon.
         self._not_notified = self._not_notified or is_cut_short
         self._killed = self._killed if is_cut_short else 0
         found = reported or Refreshed({}, ending(status))
         self._adopt(found)
         if is_cut_short:
-            self._try_again(max(status, 1), f"{found.failure}{left}")
+            self._try_again(max(status, 1), found.failure)
         elif found.failure:
             self._finish(max(status, 1), found.failure)
         elif found.kind and (found.written or self._not_notified or found.digests != self._order.digests):
@@ -308,7 +299,7 @@ class Refresher:
         """Finish a refresh that failed for a reason outside the published data, and schedule another one."""
         delay = retry_after(self._killed)
         self._killed += 1
-        self._finish(status, f"{failure}; trying again in {delay:g} s")
+        self._finish(status, f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}")
         self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
@@ -363,7 +354,7 @@ class Refresher:
 
 def retry_after(killed: int) -> float:
     """Seconds until a killed refresh is tried again, after so many that were killed before it."""
-    return min(FIRST_RETRY * (1 << min(killed, 10)), LONGEST_RETRY)
+    return min(FIRST_RETRY * (1 << min(killed - 1, 10)), LONGEST_RETRY) if killed else 0.0
 
 
 def read_report(report: int) -> Refreshed | None:
@@ -383,23 +374,6 @@ def ending(status: int) -> str:
     return f"it was killed by signal {-status}" + (
         " (is the memory limit of the container too low?)" if -status == signal.SIGKILL else ""
     )
-
-
-def complete(run_dir: str) -> str:
-    """Complete a killed refresh that was replacing files; describes the result, empty if there was none."""
-    if not os.path.lexists(f"{run_dir}/{JOURNAL}"):
-        return ""
-    try:
-        from kolla_mesos_start.files.journal import recover  # Few are killed.
-
-        recover(run_dir, wait=False)
-    except BlockingIOError:
-        return "; another process completes the files that it was replacing"
-    except CannotWrite as error:
-        return f"; of the files that it was replacing only some are new: {error.reason}"
-    except OSError:  # No descriptor is free, not even for the import.
-        return "; the next refresh completes the files that it was replacing"
-    return "; the files that it was replacing are all in place now"
 
 
 def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> float:

@@ -27,8 +27,6 @@ from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kolla_mesos_start.daemon.drain import Drain
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.participant import Participant
@@ -85,14 +83,13 @@ class Registrar:
         self.loop.listen(handoff.pidfd, self._note_end)
         self.loop.listen(self._notify_socket.fd, self._listen)
         self._refresher = self._follow(handoff) if handoff.refreshing else None
-        self.on_restart: Callable[[], object] = lambda: None
-        self.on_terminate: Callable[[], object] = self._terminate
         self.drain = self._prepare_drain(handoff) if handoff.stopping else None
 
-    def run(self) -> None:
+    def run(self) -> int:
         """Run until the daemon has ended."""
         self.loop.wait(self.step)
         self.leave()
+        return 0
 
     @property
     def children(self) -> set[int | None]:
@@ -243,13 +240,13 @@ class Registrar:
             self.session,
             self.loop,
             self.presence,
-            self.stop,
-            lambda: self.on_terminate(),
+            self,
         )
         self.loop.add(drain)
         return drain
 
-    def _terminate(self) -> None:
+    def terminate(self) -> None:
+        """Send the daemon its stop signal."""
         try:
             signal.pidfd_send_signal(self._pidfd, self._stop_signal)
         except ProcessLookupError:
@@ -267,13 +264,12 @@ class Registrar:
             except OSError as error:
                 return f"SIG{signame} can't be sent to the daemon: {error.strerror}"
         elif kind == "restart":
-            self.on_restart()
+            self.restart()
         return ""
 
-    @property
-    def facts(self) -> bytes:
-        """What the container is based on, as published."""
-        return self.reporter.report.shown.facts
+    def restart(self) -> None:
+        """Restart the daemon; only its parent can."""
+        raise NotImplementedError
 
     def set_facts(self, facts: bytes) -> None:
         """Publish what the container is based on after a refresh."""

@@ -7,6 +7,8 @@ step finds the znode and gives the claim back, or the claim is found here, and i
 
 from __future__ import annotations
 
+from functools import partial
+
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import Retired
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
@@ -52,9 +54,7 @@ def check_restart(client: Client, znodes: Znodes, graph: Graph, image: str | Non
     daemon = graph.daemon
     if daemon is None or daemon.retired_by is None or _is_wanted(graph, image):
         return
-    at = znodes.command(GLOBAL, daemon.retired_by)
-    _look(client, at)
-    _refuse(client, at, daemon, image)
+    _refuse(client, znodes.command(GLOBAL, daemon.retired_by), daemon, image)
 
 
 def _is_wanted(graph: Graph, image: str | None) -> bool:
@@ -63,7 +63,7 @@ def _is_wanted(graph: Graph, image: str | None) -> bool:
 
 
 def _refuse(client: Client, at: CommandZnodes, daemon: Command, image: str | None) -> None:
-    generation = states.retired_for(image, at, client.watches.results)
+    generation = client.watches.decide(partial(states.retired_for, image, at))
     if generation is not None and daemon.retired_by is not None:
         raise Retired(image, daemon.retired_by, generation, command=daemon.path)
 
@@ -81,8 +81,7 @@ def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
     assert daemon is not None
     due = 0.0
     while True:
-        _look(client, at)
-        host = states.under_way(at, watches.results)
+        host = watches.decide(partial(states.under_way, at))
         if host is None:
             return
         words = f"{daemon.path} waits: {host} is running {daemon.retired_by}"
@@ -92,14 +91,3 @@ def _await_end(tree: StatusTree, at: CommandZnodes, report: Report) -> None:
             due = now() + PROGRESS_INTERVAL
         seen = watches.changes
         client.loop.wait(lambda seen=seen: watches.changes != seen, due)  # type: ignore[misc]
-
-
-def _look(client: Client, at: CommandZnodes) -> None:
-    """Read everything that is needed for the decision into the watches."""
-    watches = client.watches
-    while True:
-        watches.watch(states.retirement_queries(at, watches.results))
-        client.loop.wait(watches.fresh)
-        # An answer may require more reads: a new mark's name, then the mark itself.
-        if not set(states.retirement_queries(at, watches.results)) - watches.results.keys():
-            return

@@ -47,88 +47,85 @@ FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SI
 PASSED_ON = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - OURS - FAULTS
 
 
-def run(handoff: Handoff) -> int:
-    """Run until the daemon ends; returns the exit status for the container."""
-    return Supervisor(handoff).run()
-
-
-class Supervisor:
-    """The daemon's parent, and the registrar beside it in one process."""
+class Supervisor(Registrar):
+    """The registrar of a daemon that is also its parent."""
 
     def __init__(self, handoff: Handoff) -> None:
-        self._registrar = Registrar(handoff)
-        self._loop = self._registrar.loop
+        super().__init__(handoff)
         self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._handoff = handoff
-        self._registrar.on_restart = self._restart
-        self._registrar.on_terminate = lambda: self._pass_on(handoff.stop_signal)
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
         self._pass_term_at = math.inf  # When the signal is forwarded at the latest.
         self._stopped_by: int | None = None  # The signal that stops the container.
-        self._loop.add(self._daemon)
+        self.loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
-            self._loop.on_signal(signum, self._pass_on)
+            self.loop.on_signal(signum, self._pass_on)
         # Deliver the signals that were blocked so far.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def run(self) -> int:
-        """Run both loops in one."""
-        self._loop.wait(self._step)
+        """Run until the daemon ends; returns the exit status for the container."""
+        self.loop.wait(self.step)
         assert self._daemon.status is not None
         signum = os.WTERMSIG(self._daemon.status)
         if signum not in (0, signal.SIGTERM, signal.SIGINT, self._stopped_by):
             log.warning("the daemon was killed by signal %d", signum)
         failure = self._failure
         status = failure.status if failure else _exit_status(self._daemon.status)
-        self._registrar.leave(LEAVE_TIMEOUT, status, failure.reason if failure else "")
+        self.leave(LEAVE_TIMEOUT, status, failure.reason if failure else "")
         self._end_leftovers()
         return status
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
         """Whether the daemon has ended; called after everything that happens."""
-        self._registrar.step()
+        super().step()
         if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
             self._pass_term_at = math.inf
             # If its launcher has signalled all processes, it must not get the signal twice.
-            knows = self._registrar.readiness.announced_stop
+            knows = self.readiness.announced_stop
             self._daemon.terminate(self._stopped_by or self._handoff.stop_signal, send=not knows)
-        self._daemon.reap(self._registrar.children)
+        self._daemon.reap(self.children)
         if self._daemon.status is not None and self._restarting:
             self._start_again()
         return self._daemon.status is not None
 
+    def terminate(self) -> None:
+        """Stop the daemon, as the container's stop signal does."""
+        self._pass_on(self._handoff.stop_signal)
+
     def _pass_on(self, signum: int) -> None:
         stops = signum in (signal.SIGTERM, self._handoff.stop_signal)
-        if stops or (signum == signal.SIGINT and self._registrar.drain):
-            if self._stopped_by and self._registrar.drain:
-                self._registrar.drain.cut_short()
+        if stops or (signum == signal.SIGINT and self.drain):
+            if self._stopped_by and self.drain:
+                self.drain.cut_short()
             self._stopped_by = signum
             self._restarting = False
-            self._registrar.on_restart = lambda: None  # A refresh may be running.
-            self._registrar.stop()
+            self.stop()
             self._stop_daemon()
         elif signum in PASSED_ON:
             self._daemon.signal(signum)
 
     def _stop_daemon(self) -> None:
         """Forward the signal once the daemon is deregistered or drained: it would refuse later requests."""
-        if self._registrar.drain:
-            self._registrar.drain.begin()
+        if self.drain:
+            self.drain.begin()
             self._pass_term_at = NEVER
             return
         self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
-        self._loop.call_at(self._pass_term_at, lambda: None)
+        self.loop.call_at(self._pass_term_at, lambda: None)
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """Stop the daemon because its files have changed, and start it again once it has ended."""
+        if self._stopped_by:
+            return  # A refresh may be running.
         self._restarting = True
-        self._registrar.withdraw()
+        self.withdraw()
         self._stop_daemon()
 
     def _start_again(self) -> None:
         self._restarting, self._pass_term_at = False, math.inf
-        self._registrar.readiness.close()
+        self.readiness.close()
         self._end_leftovers()
         handoff = self._handoff
         try:
@@ -143,19 +140,19 @@ class Supervisor:
             log.error("the daemon has ended, and %s", self._failure.reason)
             return
         log.info("the daemon is started again, with its new files")
-        self._loop.remove(self._daemon)
+        self.loop.remove(self._daemon)
         self._daemon = Daemon(pid, handoff.stop_grace)
-        self._loop.add(self._daemon)
-        self._registrar.renew(pid, pidfd)
+        self.loop.add(self._daemon)
+        self.renew(pid, pidfd)
 
     def _become_agent(self, environ: Mapping[str, str]) -> NoReturn:
         """Replace this process by a new agent: a restart passes through the election, like any start."""
         log.info("the daemon has ended: its restart passes through the election")
-        self._registrar.leave(LEAVE_TIMEOUT)
+        self.leave(LEAVE_TIMEOUT)
         # A later signal stays pending for the agent.
         stops = {signal.SIGTERM, signal.SIGINT, self._handoff.stop_signal}
         signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-        self._loop.wait(lambda: True)
+        self.loop.wait(lambda: True)
         if self._stopped_by:
             os._exit(_exit_status(self._daemon.status or 0))
         os.dup2(2, 1)  # The output of commands and daemon; ours is closed.
@@ -167,18 +164,18 @@ class Supervisor:
         os.execve(argv[0], argv, dict(environ))
 
     def _is_withdrawn(self) -> bool:
-        if self._registrar.drain:
-            return self._registrar.drain.is_over
+        if self.drain:
+            return self.drain.is_over
         # Without a connection it can't be deregistered in time.
-        return not self._registrar.session.connected or self._registrar.presence.withdrawn
+        return not self.session.connected or self.presence.withdrawn
 
     def _end_leftovers(self) -> None:
         """End the processes that the daemon has left behind, as the end of process 1 would."""
         daemon = self._daemon
-        if not self._loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
+        if not self.loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
             log.warning("the daemon has ended, but some of its processes are still running: ending them")
             daemon.terminate(signal.SIGTERM)
-            self._loop.wait(lambda: not daemon.reap(()))
+            self.loop.wait(lambda: not daemon.reap(()))
 
 
 class Daemon:

@@ -182,7 +182,7 @@ class Command(NamedTuple):
     election: Election | None
     """None: each instance is started with `command`"""
     drain: float | None
-    """how long a stop waits, at most, until all that list the instance have refreshed"""
+    """seconds between withdrawing the instance and stopping the daemon"""
     before_stop: BeforeStop | None
 
     @property

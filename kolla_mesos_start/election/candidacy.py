@@ -8,10 +8,11 @@ ephemeral of our session is ours, and nobody else creates one there.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.election import decide, records, words
-from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
+from kolla_mesos_start.election.decide import Elected, Join, Snapshot
 from kolla_mesos_start.election.position import Position, last_line, parse
 from kolla_mesos_start.election.records import (
     FIRST,
@@ -26,12 +27,11 @@ from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.members import instance, why_left_out
+from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import decode_registered
 from kolla_mesos_start.zookeeper.client import Outage
 from kolla_mesos_start.zookeeper.client import Refused as RefusedTransaction
-from kolla_mesos_start.zookeeper.query import children_of, data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, NoNodeError, SetData
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
-    from kolla_mesos_start.zookeeper.query import Query, Znode
+    from kolla_mesos_start.zookeeper.view import View, Znode
 
 log = Logger("kolla_mesos_start.election")
 
@@ -63,6 +63,11 @@ class Result(NamedTuple):
     def values(self) -> dict[str, str]:
         """What templates see as `election`."""
         return words.values(self.role, str(self.epoch), self.position)
+
+    def __str__(self) -> str:
+        if self.role == FIRST:
+            return f"is elected in epoch {self.epoch}: it bootstraps the cluster, from {self.position}"
+        return f"joins the cluster of epoch {self.epoch}"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -94,7 +99,7 @@ class Candidacy:
         self._prepared: Prepared | None = None
         self._position: Position | None = None
         self._measured_in = 0  # the session
-        self._said, self._say_at = "", 0.0
+        self._said = ""  # why this host waits
         self._foreign_since: float | None = None
 
     @property
@@ -134,48 +139,42 @@ class Candidacy:
         """Take part in the election until this host may start its daemon."""
         assert self._prepared is not None, "the daemon runs after all commands"
         while True:
+            self._said = ""
             position = self._position or self._measure(self._prepared)
             self._position = None  # It holds for one candidacy.
             result = self._await_decision(position) if self._become_candidate(position) else None
             if result:
-                log.info("%s %s", self._host, _role_in_words(result))
+                self._said = ""
+                log.info("%s %s", self._host, result)
                 return result
             log.warning("the session has expired: %s has to become a candidate again", self._host)
 
-    def still_valid(self, result: Result) -> bool:
+    def check(self, result: Result) -> None:
         """Commit a transaction which proves, right before the start of the daemon, that it is our turn.
 
-        This process may have been frozen since the decision, and the operator may have decided otherwise.
+        This process may have been frozen since the decision, and the operator may have decided otherwise:
+        then raises Changed.
         """
         while True:
             view = self._look()
             running, decision = view.get(self._at.runner(self._host)), view.get(self._at.decision)
-            if not self._holds(result, running, decision):
-                return False
-            assert running and decision
+            if not (running and decision and self._holds(result, running, decision)):
+                raise Changed(f"the election of epoch {result.epoch} is over for this host: {self._at.top}")
             checks = [
-                CheckVersion(self._at.runner(self._host), running.stat.version),
-                CheckVersion(self._at.decision, decision.stat.version),
+                self._unchanged(self._at.runner(self._host), view),
+                self._unchanged(self._at.decision, view),
             ]
             if self._commit(view, checks, "the check before the start"):
-                return True
+                return
 
-    def _holds(self, result: Result, running: Znode | None, decision: Znode | None) -> bool:
-        if running is None or decision is None or not self._is_ours(running):
-            return False
+    def _holds(self, result: Result, running: Znode, decision: Znode) -> bool:
         try:
-            found = records.decode_decision(self._at.decision, decision.data)
+            found = records.decode(records.Decision, self._at.decision, decision.data)
         except BadRecord:
             return False
-        if found.epoch != result.epoch:
-            return False
         bootstraps = found.winner == self._host and found.state == records.BOOTSTRAPPING
-        return result.role != FIRST or bootstraps
-
-    def check(self, result: Result) -> None:
-        """Raise Changed if it is not our turn any more."""
-        if not self.still_valid(result):
-            raise Changed(f"the election of epoch {result.epoch} is over for this host: {self._at.top}")
+        is_ours = self._is_ours(running) and found.epoch == result.epoch
+        return is_ours and (result.role != FIRST or bootstraps)
 
     def membership(self, result: Result, stop_grace: float) -> Membership:
         """What the registrar of the daemon needs."""
@@ -200,12 +199,12 @@ class Candidacy:
         """
         record = Candidate(position.group, position.value, self._container)
         path, runner = self._at.candidate(self._host), self._at.runner(self._host)
-        places = {path: records.decode_candidate, runner: records.decode_running}
+        kinds = {path: Candidate, runner: Running}
         self._foreign_since = None
         while True:
             view = self._look()
-            left = [each for each in places if each in view]
-            foreign = [each for each in left if self._is_foreign(view[each], places[each])]
+            left = [each for each in kinds if each in view]
+            foreign = [each for each in left if self._is_foreign(view[each], kinds[each])]
             if foreign:
                 self._await_expiry(foreign[0])
                 continue
@@ -222,7 +221,7 @@ class Candidacy:
             view = self._look()
             path = self._at.runner(self._host)
             if path in view and self._is_ours(view[path]):  # Perhaps after a lost reply.
-                found = records.decode_running(path, view[path].data)
+                found = records.decode(records.Running, path, view[path].data)
                 return Result(found.role, found.epoch, position)
             candidate = view.get(self._at.candidate(self._host))
             if candidate is None or not self._is_ours(candidate):
@@ -239,7 +238,8 @@ class Candidacy:
             elif isinstance(verdict, Join):
                 self._commit(view, self._join(verdict, view, candidate), f"{self._at.top}: joining")
             else:
-                self._tell(verdict, snapshot)
+                text = words.describe(verdict, snapshot)
+                self._say(text, verdict.code, words.fields(verdict, snapshot))
                 self._await_change()
 
     def _decision(self, verdict: Elected, view: Mapping[str, Znode]) -> Sequence[Any]:
@@ -304,50 +304,28 @@ class Candidacy:
 
     def _look(self) -> dict[str, Znode]:
         """All znodes of the election and all ready instances, as they were at one `turn`."""
-        loop, watches = self._client.loop, self._watches
-        while True:
-            queries = self._queries()
-            watches.watch(queries)
-            if not loop.wait(watches.fresh, self._say_at or math.inf):
-                self._repeat()
-                continue
-            if self._queries() <= watches.results.keys():
-                self._tree.raise_if_changed()
-                found = watches.results
-                return {each.path: found[each] for each in queries if not each.children and found[each]}
+        found = self._watches.decide(self._read)
+        self._tree.raise_if_changed()
+        return found
 
-    def _queries(self) -> set[Query]:
-        """What to read. More is needed once the names are known."""
-        at, known = self._at, self._watches.results
-        lists = [children_of(path) for path in (at.members, at.candidates, at.running, self._ready)]
-        names = {data_of(f"{each.path}/{name}") for each in lists for name in known.get(each, ())}
-        own = map(data_of, (at.candidate(self._host), at.runner(self._host)))
-        return {data_of(at.turn), data_of(at.decision), data_of(at.override), *lists, *names, *own}
+    def _read(self, view: View) -> dict[str, Znode]:
+        at = self._at
+        single = (at.turn, at.decision, at.override, at.candidate(self._host), at.runner(self._host))
+        places = (at.members, at.candidates, at.running, self._ready)
+        znodes, *names = view.all(
+            partial(view.znodes, single), *(partial(view.names, place) for place in places)
+        )
+        below = [f"{place}/{name}" for place, some in zip(places, names) for name in some]
+        found = {**znodes, **view.znodes(below)}
+        return {path: znode for path, znode in found.items() if znode}
 
     def _snapshot(self, view: Mapping[str, Znode], candidate: Znode) -> Snapshot:
-        at = self._at
-        answers = self._answers(view)
-        return Snapshot(
-            wanted=self._election.members,
-            turn=view[at.turn].stat.version if at.turn in view else 0,
-            decision=_decoded(records.decode_decision, at.decision, view),
-            members=_below(records.decode_member, at.members, view),
-            candidates=self._candidates(view),
-            running=_below(records.decode_running, at.running, _alive(view)),
-            override=_decoded(records.decode_override, at.override, view),
-            ready=[decode_registered(znode).host for _, znode in answers],
-            answered=any(znode.stat.mzxid > candidate.stat.czxid for _, znode in answers),
-        )
-
-    def _candidates(self, view: Mapping[str, Znode]) -> dict[str, Candidate]:
-        """The candidates. An invalid one is left out: an election is safe without a host that is absent."""
-        found = {}
-        for path, znode in _alive(view).items():
-            if path.startswith(f"{self._at.candidates}/"):
-                try:
-                    found[path.rpartition("/")[2]] = records.decode_candidate(path, znode.data)
-                except BadRecord as bad:
-                    self._client.warn_once(f"left out of the election: {bad}")
+        answers = [znode for _, znode in self._answers(view)]
+        ready = [decode_registered(znode).host for znode in answers]
+        answered = any(znode.stat.mzxid > candidate.stat.czxid for znode in answers)
+        found, bad = decide.snapshot(self._at, view, self._election.members, ready, answered)
+        for each in bad:
+            self._client.warn_once(f"left out of the election: {each}")
         return found
 
     def _answers(self, view: Mapping[str, Znode]) -> list[tuple[str, Znode]]:
@@ -355,20 +333,16 @@ class Candidacy:
         found = [(path, znode) for path, znode in view.items() if path.startswith(f"{self._ready}/")]
         return [each for each in found if not why_left_out(each[1], instance)]
 
-    def _await_change(self) -> None:
+    def _await_change(self, deadline: float = math.inf) -> None:
         seen = self._watches.changes
-        connected = self._client.connected
-        while not self._client.loop.wait(
-            lambda: self._watches.changes != seen or self._client.connected != connected, self._say_at
-        ):
-            self._repeat()
+        self._client.loop.wait(lambda: self._watches.changes != seen, deadline)
 
     # -- whose ephemerals ---------------------------------------------------------------------------
 
     def _is_ours(self, znode: Znode) -> bool:
         return bool(znode.stat.ephemeralOwner == self._client.session.id)
 
-    def _is_foreign(self, znode: Znode, decode: Callable[[str, bytes], Any]) -> bool:
+    def _is_foreign(self, znode: Znode, kind: type[Candidate | Running]) -> bool:
         """Whether another container on this host has created it."""
         session = self._client.session
         # 0: no session owns it, as in a copied tree.
@@ -376,7 +350,7 @@ class Candidacy:
             return False
         try:
             # A restarted container has the id of its earlier run.
-            return bool(decode("", znode.data).id != self._container)
+            return bool(records.decode(kind, "", znode.data).id != self._container)
         except BadRecord:
             return True
 
@@ -393,46 +367,21 @@ class Candidacy:
                     f" takes part in its election ({path}): an election needs one container on each host"
                 ]
             )
-        seen = self._watches.changes
-        self._client.loop.wait(lambda: self._watches.changes != seen, self._foreign_since + limit)
+        self._await_change(self._foreign_since + limit)
 
     # -- messages -----------------------------------------------------------------------------------
 
-    def _tell(self, verdict: Wait | Refused, snapshot: Snapshot) -> None:
-        self._say(words.describe(verdict, snapshot), verdict.code, words.fields(verdict, snapshot))
-
     def _say(self, text: str, code: str, fields: Mapping[str, str]) -> None:
         path = f"{self._tree.znodes.role}/{DAEMON}"
-        self._report.write("waiting", f"{path} waits: {text}", path, code=code, election=fields)
-        self._log(f"{path} waits: {text}")
-
-    def _log(self, text: str) -> None:
+        text = f"{path} waits: {text}"
+        self._report.write("waiting", text, path, code=code, election=fields)
         if text != self._said:
             self._said = text
-            log.info("%s", text)
-        self._say_at = max(self._say_at, now() + PROGRESS_INTERVAL)
+            self._log(text)
 
-    def _repeat(self) -> None:
-        outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
-        log.info("%s%s", outage, self._said)
-        self._say_at = now() + PROGRESS_INTERVAL
-
-
-def _role_in_words(result: Result) -> str:
-    if result.role == FIRST:
-        return f"is elected in epoch {result.epoch}: it bootstraps the cluster, from {result.position}"
-    return f"joins the cluster of epoch {result.epoch}"
-
-
-def _alive(view: Mapping[str, Znode]) -> dict[str, Znode]:
-    """What a session owns."""
-    return {path: znode for path, znode in view.items() if znode.stat.ephemeralOwner}
-
-
-def _decoded(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> Any:
-    return decode(path, view[path].data) if path in view else None
-
-
-def _below(decode: Callable[[str, bytes], Any], path: str, view: Mapping[str, Znode]) -> dict[str, Any]:
-    above = f"{path}/"
-    return {each[len(above) :]: decode(each, view[each].data) for each in view if each.startswith(above)}
+    def _log(self, text: str) -> None:
+        """Log why this host waits, and again as long as it does."""
+        if text is self._said:
+            outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
+            log.info("%s%s", outage, text)
+            self._client.loop.call_at(now() + PROGRESS_INTERVAL, partial(self._log, text))

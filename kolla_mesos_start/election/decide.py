@@ -16,20 +16,26 @@ from kolla_mesos_start.election.records import (
     JOINING,
     LEFT_OUT,
     STARTING,
+    BadRecord,
+    Candidate,
     Decision,
     Member,
+    Override,
     Running,
+    decode,
 )
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from typing import Union
+    from typing import TypeVar, Union
 
     from kolla_mesos_start.election.position import Position
-    from kolla_mesos_start.election.records import Candidate, Override
+    from kolla_mesos_start.tree.znodes import ElectionZnodes
+    from kolla_mesos_start.zookeeper.view import Znode
 
+    T = TypeVar("T")
     Positions = Mapping[str, Position]
 
 # Codes of what a host waits for.
@@ -86,6 +92,52 @@ class Snapshot(NamedTuple):
     @property
     def positions(self) -> Positions:
         return {host: self.candidates[host].position for host in sorted(self.candidates)}
+
+
+def snapshot(
+    at: ElectionZnodes,
+    znodes: Mapping[str, Znode],
+    wanted: int,
+    ready: Sequence[str] = (),
+    answered: bool = False,
+) -> tuple[Snapshot, Sequence[BadRecord]]:
+    """What is recorded in the existing `znodes` of an election, by path. Raises BadRecord.
+
+    Invalid candidates are left out, and returned: an election is safe without a host that is absent.
+    """
+    held = {path: znode for path, znode in znodes.items() if znode.stat.ephemeralOwner}
+    bad, candidates = [], {}
+    for path, znode in _below(at.candidates, held).items():
+        try:
+            candidates[path.rpartition("/")[2]] = decode(Candidate, path, znode.data)
+        except BadRecord as error:
+            bad.append(error)
+
+    def one(kind: type[T], path: str) -> T | None:
+        return decode(kind, path, znodes[path].data) if path in znodes else None
+
+    def each(kind: type[T], place: str, among: Mapping[str, Znode]) -> dict[str, T]:
+        found = _below(place, among).items()
+        return {path.rpartition("/")[2]: decode(kind, path, znode.data) for path, znode in found}
+
+    return (
+        Snapshot(
+            wanted=wanted,
+            turn=znodes[at.turn].stat.version if at.turn in znodes else 0,
+            decision=one(Decision, at.decision),
+            members=each(Member, at.members, znodes),
+            candidates=candidates,
+            running=each(Running, at.running, held),
+            override=one(Override, at.override),
+            ready=ready,
+            answered=answered,
+        ),
+        bad,
+    )
+
+
+def _below(place: str, znodes: Mapping[str, Znode]) -> dict[str, Znode]:
+    return {path: znode for path, znode in znodes.items() if path.startswith(f"{place}/")}
 
 
 class Wait(NamedTuple):

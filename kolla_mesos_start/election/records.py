@@ -10,13 +10,15 @@ import json
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.election.position import Position, is_group, is_number
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree import codec
+from kolla_mesos_start.tree.codec import Field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
 
-    Accepts = Callable[[Any], bool]
+    T = TypeVar("T")
 
 MAX_RECORD = 65536  # bytes
 MAX_HOSTS = 1000
@@ -119,54 +121,18 @@ def encode(record: Decision | Member | Candidate | Running | Override) -> bytes:
     return json.dumps(record._asdict()).encode()
 
 
-def decode_decision(path: str, data: bytes) -> Decision:
-    fields = _fields(path, data, DECISION)
-    found = Decision(**{"formed": fields["state"] == FORMED, **fields})
-    _check_position(path, found.group, found.value)
-    return found._replace(formed=found.formed or found.state == FORMED)
-
-
-def decode_member(path: str, data: bytes) -> Member:
-    return Member(**_fields(path, data, MEMBER))
-
-
-def decode_candidate(path: str, data: bytes) -> Candidate:
-    found = Candidate(**_fields(path, data, CANDIDATE))
-    _check_position(path, found.group, found.value)
-    return found
-
-
-def decode_running(path: str, data: bytes) -> Running:
-    return Running(**_fields(path, data, RUNNING))
-
-
-def decode_override(path: str, data: bytes) -> Override:
-    return Override(**_fields(path, data, OVERRIDE))
-
-
-def _check_position(path: str, group: str | None, value: int | None) -> None:
-    # A cluster that was formed without data has neither; no position has only one of them.
-    if (group is None) != (value is None):
-        raise BadRecord(path, "group and value: expected both, or null for both")
-
-
-def _fields(path: str, data: bytes, table: Mapping[str, tuple[Accepts, str, bool]]) -> dict[str, Any]:
-    """The known fields of a JSON object; others are left out, because a newer agent may write them."""
-    if len(data) > MAX_RECORD:
-        raise BadRecord(path, f"it has more than {MAX_RECORD} bytes")
+def decode(kind: type[T], path: str, data: bytes) -> T:
+    """The record of this kind in the znode at `path`. Raises BadRecord."""
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise BadRecord(path, "it is not a JSON object")
-    for name, (accepts, expected, is_required) in table.items():
-        if name not in found:
-            if is_required:
-                raise BadRecord(path, f"{name} is missing: expected {expected}")
-        elif not accepts(found[name]):
-            raise BadRecord(path, f"{name}: expected {expected}")
-    return {name: found[name] for name in table if name in found}
+        fields = codec.decode(data, FIELDS[kind], MAX_RECORD)
+    except codec.Invalid as invalid:
+        raise BadRecord(path, str(invalid)) from None
+    # A cluster that was formed without data has neither; no position has only one of them.
+    if (fields.get("group") is None) != (fields.get("value") is None):
+        raise BadRecord(path, "group and value: expected both, or null for both")
+    if kind is Decision:
+        fields["formed"] = fields.get("formed", False) or fields["state"] == FORMED
+    return kind(**fields)
 
 
 def _is_host(value: Any) -> bool:
@@ -201,37 +167,42 @@ def _are_positions(value: Any) -> bool:
     )
 
 
-def _one_of(*words: str) -> tuple[Accepts, str, bool]:
-    return lambda value: value in words if isinstance(value, str) else False, " or ".join(words), True
+def _required(fits: Callable[[Any], bool], expected: str) -> Field:
+    return Field(fits, expected, True)
 
 
-def _optional(row: tuple[Accepts, str, bool]) -> tuple[Accepts, str, bool]:
-    return (*row[:2], False)
+def _one_of(*words: str) -> Field:
+    return _required(lambda value: isinstance(value, str) and value in words, " or ".join(words))
 
 
-# Each field: whether a value fits, what is expected, and whether it is required.
-EPOCH = _is_epoch, "the number of an epoch, from 1", True
-HOST = _is_host, "the name of a host", True
-HOSTS = _are_hosts, "a list of hosts", False
-GROUP = _is_group, "the name of a group, or null", True
-VALUE = _is_value, "a number of at most 64 bits, or null", True
-ID = (lambda value: isinstance(value, str) and len(value) <= MAX_TEXT), "the id of a container", False
-DECISION = {
-    "epoch": EPOCH,
-    "winner": HOST,
-    "group": GROUP,
-    "value": VALUE,
-    "positions": (_are_positions, "the position of each host", True),
-    "state": _one_of(BOOTSTRAPPING, FORMED),
-    "formed": (lambda value: isinstance(value, bool), "true or false", False),
-    "attempts": (_is_epoch, "a number, from 1", False),
-}
-MEMBER = {"epoch": EPOCH, "state": _one_of(JOINING, JOINED, LEFT_OUT)}
-CANDIDATE = {"group": GROUP, "value": VALUE, "id": ID}
-RUNNING = {"epoch": EPOCH, "role": _one_of(FIRST, JOIN), "state": _one_of(STARTING, READY), "id": ID}
-OVERRIDE = {
-    "epoch": EPOCH,
-    "winner": (lambda value: value is None or _is_host(value), "the name of a host, or null", False),
-    "without": HOSTS,
-    "accept_empty": HOSTS,
+EPOCH = _required(_is_epoch, "the number of an epoch, from 1")
+HOSTS = Field(_are_hosts, "a list of hosts")
+GROUP = _required(_is_group, "the name of a group, or null")
+VALUE = _required(_is_value, "a number of at most 64 bits, or null")
+ID = Field(lambda value: isinstance(value, str) and len(value) <= MAX_TEXT, "the id of a container")
+FIELDS: Mapping[type, Mapping[str, Field]] = {
+    Decision: {
+        "epoch": EPOCH,
+        "winner": _required(_is_host, "the name of a host"),
+        "group": GROUP,
+        "value": VALUE,
+        "positions": _required(_are_positions, "the position of each host"),
+        "state": _one_of(BOOTSTRAPPING, FORMED),
+        "formed": Field(lambda value: isinstance(value, bool), "true or false"),
+        "attempts": Field(_is_epoch, "a number, from 1"),
+    },
+    Member: {"epoch": EPOCH, "state": _one_of(JOINING, JOINED, LEFT_OUT)},
+    Candidate: {"group": GROUP, "value": VALUE, "id": ID},
+    Running: {
+        "epoch": EPOCH,
+        "role": _one_of(FIRST, JOIN),
+        "state": _one_of(STARTING, READY),
+        "id": ID,
+    },
+    Override: {
+        "epoch": EPOCH,
+        "winner": Field(lambda value: value is None or _is_host(value), "the name of a host, or null"),
+        "without": HOSTS,
+        "accept_empty": HOSTS,
+    },
 }

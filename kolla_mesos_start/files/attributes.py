@@ -11,7 +11,7 @@ import stat
 import struct
 from contextlib import suppress
 
-from kolla_mesos_start.files.directories import strerror
+from kolla_mesos_start.files.paths import strerror
 from kolla_mesos_start.log import Logger
 
 log = Logger(__name__)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import quote
 
 from kolla_mesos_start.errors import cannot_write
-from kolla_mesos_start.files.content import Content
-from kolla_mesos_start.files.directories import closing, open_directory, strerror
-from kolla_mesos_start.files.regular import read_regular
-from kolla_mesos_start.files.temporary import open_temporary
-from kolla_mesos_start.files.writing import write
+from kolla_mesos_start.files.paths import closing, open_directory, read_regular, strerror, sync_directory
+from kolla_mesos_start.files.place import complete
+from kolla_mesos_start.files.plan import Content
+from kolla_mesos_start.files.temporary import remove_leftovers
 from kolla_mesos_start.health import refuse_strangers
 from kolla_mesos_start.records import NamedTuple
 
@@ -44,19 +43,27 @@ class CopyOnce(NamedTuple):
 
     def require(self) -> None:
         """Raise CannotWrite if a marker can't be recorded. Call it before a file is written."""
-        with self._explained(), closing(open_directory(self._markers)) as directory:
-            fd, temporary = open_temporary(directory)
-            os.close(fd)
-            os.unlink(temporary, dir_fd=directory)
+        with self._temporary("", 0):
+            pass
 
     def record(self, command_path: str, read: int) -> None:
         """Remember that the files of `role/command` are written, for as long as the container exists.
 
         `read` is the zxid up to which their content was read.
         """
-        marker = Content(command_path, self._marker(command_path), None, None, 0o644, b"")
-        with self._explained():
-            write(marker, b"%x" % read)
+        with self._temporary(command_path, read) as (directory, temporary):
+            name = os.path.basename(self._marker(command_path))
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            sync_directory(directory)
+
+    @contextmanager
+    def _temporary(self, command_path: str, read: int) -> Iterator[tuple[int, str]]:
+        """The directory of the markers, and the name of a new one in it, which has to be renamed."""
+        marker = Content("marker", self._marker(command_path), None, None, 0o644, b"%x" % read)
+        with self._explained(), ExitStack() as stack:
+            directory = stack.enter_context(closing(open_directory(self._markers)))
+            remove_leftovers(directory, self._markers)
+            yield directory, stack.enter_context(complete(directory, marker))
 
     def read(self, command_path: str) -> int:
         """The zxid that was recorded with files that are `done`; 0 if the marker contains none."""

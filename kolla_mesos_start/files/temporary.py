@@ -9,15 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 
-from kolla_mesos_start.files.directories import closing, strerror
+from kolla_mesos_start.files.paths import O_CAREFUL, closing, strerror
 from kolla_mesos_start.log import Logger
 
 log = Logger(__name__)
 
 # The name does not contain that of dest, so it is always short enough, and matches no `conf.d/*.conf`.
 TEMPORARY_PREFIX = ".kolla_mesos_start-stage-"
-# For files that another process may replace meanwhile: follow no link, and do not block on a FIFO.
-O_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def open_temporary(directory: int) -> tuple[int, str]:
@@ -82,7 +80,7 @@ def _open_left(directory: int, name: str) -> int:
         return os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
 
 
-def discard(directory: int | None, name: str) -> None:
+def discard(directory: int, name: str) -> None:
     """Remove a temporary file, unless it has been moved to its place."""
     try:
         os.unlink(name, dir_fd=directory)

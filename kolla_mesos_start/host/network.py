@@ -1,4 +1,4 @@
-"""The interfaces, addresses and hostname of this host, and the facts that it registers for others.
+"""The interfaces and addresses of this host, and the facts that it registers for others.
 
 The address of an interface is its stable global one: that from which the kernel sends through the default
 route, else the first one, IPv4 before IPv6.
@@ -6,30 +6,36 @@ route, else the first one, IPv4 before IPv6.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import socket
 
-from kolla_mesos_start.errors import BadEnvironment, listed
-from kolla_mesos_start.log import Logger
+from kolla_mesos_start.errors import DependenciesNotSatisfied, NoAddress, listed
+from kolla_mesos_start.host import netlink
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
+from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.tree.codec import FACTS_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, TypeVar
 
     from kolla_mesos_start.host.netlink import Address
+    from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.settings import Settings
+
+    T = TypeVar("T")
 
 log = Logger(__name__)
 
-FACTS_LIMIT = 16 * 1024  # bytes of JSON: all members of all parties read them
+SETTLE = 0.1  # seconds; several changes of a network come together
 
-_ROUTE, _ROUTE6 = "/proc/net/route", "/proc/net/ipv6_route"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
 _ANYWHERE = "0" * 8
 _ANYWHERE6 = "0" * 32
-
-
 LOOPBACK = "lo"
 # Interfaces that the kernel makes in each network namespace, once a tunnel of their kind is used anywhere.
 FALLBACKS = frozenset(
@@ -37,10 +43,6 @@ FALLBACKS = frozenset(
 )
 # To find out from where this host sends by default; no packet is sent.
 ANYWHERE, ANYWHERE6, DISCARD = "192.88.99.1", "2001::1", 9
-
-
-class NoAddress(BadEnvironment):
-    """An interface, or its address, is missing; it may still come."""
 
 
 class Interface(NamedTuple):
@@ -52,18 +54,9 @@ class Interface(NamedTuple):
     address: str | None
 
 
-class Route(NamedTuple):
-    """A default route; the one with the lowest metric is in use."""
-
-    metric: int
-    interface: str
-
-
 def interfaces() -> Mapping[str, Interface]:
     """All interfaces of this network namespace by name, also those without an address."""
-    from kolla_mesos_start.host import netlink
-
-    found: dict[int, list[netlink.Address]] = {}
+    found: dict[int, list[Address]] = {}
     for address in netlink.addresses():
         found.setdefault(address.interface, []).append(address)
     sources = [_source(socket.AF_INET, ANYWHERE), _source(socket.AF_INET6, ANYWHERE6)]
@@ -91,10 +84,17 @@ def _interface(name: str, addresses: Iterable[Address], sources: Collection[str 
 
 def _is_usable(address: Address) -> bool:
     """Whether it is stable and global: an interface without such an address is not configured yet."""
-    from kolla_mesos_start.host.netlink import DAD_FAILED, DEPRECATED, TEMPORARY, TENTATIVE
-
-    unstable = DAD_FAILED | DEPRECATED | TENTATIVE | (TEMPORARY if address.is_ipv6 else 0)
+    unstable = netlink.DAD_FAILED | netlink.DEPRECATED | netlink.TENTATIVE
+    if address.is_ipv6:
+        unstable |= netlink.TEMPORARY
     return not address.flags & unstable and not _is_link_local(address.text)
+
+
+def _is_link_local(address: str) -> bool:
+    """169.254.0.0/16 or fe80::/10."""
+    if ":" in address:
+        return int(address.split(":")[0] or "0", 16) & 0xFFC0 == 0xFE80
+    return address.startswith("169.254.")
 
 
 def _source(family: int, destination: str) -> str | None:
@@ -107,43 +107,22 @@ def _source(family: int, destination: str) -> str | None:
         return None
 
 
-def default_interface() -> str:
-    """The interface of the default route, of IPv4 if there is one, else of IPv6.
-
-    Without a default route: the only interface that has an address; loopback only if there is no other
-    interface. Raises NoAddress if there are several, or none yet.
-    """
-    routes = sorted(_routes()) or sorted(_routes6())
-    return routes[0].interface if routes else _only_interface()
-
-
-def address_of(interface: str) -> str:
-    """The address of an interface that a template names. Raises NoAddress if it has none."""
-    found = interfaces()
-    # The message does not show the name, which may be the value of a variable.
-    subject = "the interface that a template names"
-    if interface not in found:
-        raise NoAddress([f"{subject}: no such interface on this host, expected one of {listed(found)}"])
-    address = found[interface].address
-    if address is None:
-        raise NoAddress([f"{subject}: the interface has no address, expected one of {_addressed(found)}"])
-    return address
-
-
 def hostname() -> str:
     """The hostname of the operating system, never KOLLA_HOSTNAME."""
     return socket.gethostname()
 
 
 def get_ip_address(settings: Settings, interface: str | None = None) -> str:
-    """The address of `interface` (see `address_of`), or by default the one to bind to; never KOLLA_ADDRESS.
+    """The address of `interface`, or by default the one to bind to; never KOLLA_ADDRESS.
 
     The default is the address of KOLLA_PRIVATE_INTERFACE, else of the default route's interface. Raises
     NoAddress if there is none.
     """
+    found = interfaces()
     if interface is None:
-        return str(_chosen_as("KOLLA_PRIVATE_INTERFACE", settings.private_interface).address)
-    return address_of(interface)
+        return str(_chosen(found, "KOLLA_PRIVATE_INTERFACE", settings.private_interface).address)
+    # The message does not show the name, which may be the value of a variable.
+    return str(_addressed(found, interface, "the interface that a template names").address)
 
 
 def facts(settings: Settings) -> dict[str, Any]:
@@ -153,7 +132,20 @@ def facts(settings: Settings) -> dict[str, Any]:
     [{"address"}, ...]}`. If they do not fit, the private and the public one are first, and a warning names
     those left out. Raises NoAddress with an issue for each of these two without address.
     """
-    private, public = _chosen(settings)
+    found = interfaces()
+    chosen: list[Interface] = []
+    issues: dict[str, None] = {}  # A set that keeps the order: both may have the same issue.
+    for variable, name in (
+        ("KOLLA_PRIVATE_INTERFACE", settings.private_interface),
+        ("KOLLA_PUBLIC_INTERFACE", settings.public_interface),
+    ):
+        try:
+            chosen.append(_chosen(found, variable, name))
+        except NoAddress as error:
+            issues.update(dict.fromkeys(error.issues))
+    if issues:
+        raise NoAddress(list(issues))
+    private, public = chosen
     facts: dict[str, Any] = {
         "ansible_hostname": hostname(),
         "api_interface": public.name,
@@ -164,99 +156,19 @@ def facts(settings: Settings) -> dict[str, Any]:
         "private_address": private.address,
         "ports": list(settings.ports),
     }
-    others = (each for _, each in sorted(interfaces().items()) if each.ipv4 or each.ipv6)
+    others = (each for _, each in sorted(found.items()) if each.ipv4 or each.ipv6)
     _add_interfaces(facts, dict.fromkeys((private, public, *others)))
     return facts
 
 
-def _is_link_local(address: str) -> bool:
-    """169.254.0.0/16 or fe80::/10."""
-    if ":" in address:
-        return int(address.split(":")[0] or "0", 16) & 0xFFC0 == 0xFE80
-    return address.startswith("169.254.")
-
-
-def _routes() -> Iterator[Route]:
-    for line in _table(_ROUTE):
-        if line[0] == "Iface":
-            continue
-        interface, destination, flags, metric, mask = line[0], line[1], int(line[3], 16), line[6], line[7]
-        if destination == mask == _ANYWHERE and flags & _UP and not flags & _REJECT:
-            yield Route(int(metric), interface)
-
-
-def _routes6() -> Iterator[Route]:
-    for destination, length, _, _, _, metric, _, _, flags, interface in _table(_ROUTE6):
-        is_default = destination == _ANYWHERE6 and length == "00"
-        if is_default and int(flags, 16) & _UP and not int(flags, 16) & _REJECT:
-            yield Route(int(metric, 16), interface)
-
-
-def _table(path: str) -> list[list[str]]:
-    try:
-        with open(path, encoding="ascii") as lines:
-            return [line.split() for line in lines]
-    except FileNotFoundError:
-        return []  # A kernel without IPv6 has no such file.
-
-
-def _only_interface() -> str:
-    found = {name: each for name, each in interfaces().items() if name not in FALLBACKS}
-    others = [each for name, each in found.items() if name != LOOPBACK]
-    choice = [each for each in others if each.address] if others else [*found.values()]
-    if len(choice) != 1 or not choice[0].address:
-        raise NoAddress(
-            [
-                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: set them, as there is no default route: "
-                f"expected one of {_addressed(found) or 'the interfaces with an address, but there is none'}"
-            ]
-        )
-    return choice[0].name
-
-
-def _chosen(settings: Settings) -> tuple[Interface, Interface]:
-    """The private and the public interface. Raises one NoAddress for both."""
-    variables = {
-        "KOLLA_PRIVATE_INTERFACE": settings.private_interface,
-        "KOLLA_PUBLIC_INTERFACE": settings.public_interface,
-    }
-    chosen: list[Interface] = []
-    issues: dict[str, None] = {}  # A set that keeps the order: both may have the same issue.
-    for variable, name in variables.items():
-        try:
-            chosen.append(_chosen_as(variable, name))
-        except NoAddress as error:
-            issues.update(dict.fromkeys(error.issues))
-    if issues:
-        raise NoAddress(list(issues))
-    private, public = chosen
-    return private, public
-
-
-def _chosen_as(variable: str, name: str | None) -> Interface:
-    """The interface `name`, else that of the default route. Raises NoAddress if it has no address."""
-    found = interfaces()
-    chosen = name or default_interface()
-    source = f"{variable}={name}" if name else f"{variable} is not set, the default route is on {chosen}"
-    if chosen not in found:
-        raise NoAddress([f"{source}: no such interface on this host, expected one of {listed(found)}"])
-    if found[chosen].address is None:
-        raise NoAddress([f"{source}: the interface has no address, expected one of {_addressed(found)}"])
-    return found[chosen]
-
-
-def _addressed(found: Mapping[str, Interface]) -> str:
-    return listed(one.name for one in found.values() if one.address)
-
-
 def _add_interfaces(facts: dict[str, Any], ordered: Iterable[Interface]) -> None:
     """Add each interface to `facts` as long as there is room, and warn about the rest."""
-    import json
-
     size = len(json.dumps(facts))
     left_out = []
     for interface in ordered:
-        fact = {f"ansible_{interface.name}": _fact(interface)}
+        ipv4 = {"ipv4": {"address": interface.ipv4[0]}} if interface.ipv4 else {}
+        ipv6 = {"ipv6": [{"address": address} for address in interface.ipv6]} if interface.ipv6 else {}
+        fact = {f"ansible_{interface.name}": {**ipv4, **ipv6}}
         more = len(json.dumps(fact))  # its two braces count for the comma and space between two facts
         if size + more > FACTS_LIMIT:
             left_out.append(interface.name)
@@ -273,10 +185,107 @@ def _add_interfaces(facts: dict[str, Any], ordered: Iterable[Interface]) -> None
         )
 
 
-def _fact(interface: Interface) -> dict[str, Any]:
-    fact: dict[str, Any] = {}
-    if interface.ipv4:
-        fact["ipv4"] = {"address": interface.ipv4[0]}
-    if interface.ipv6:
-        fact["ipv6"] = [{"address": address} for address in interface.ipv6]
-    return fact
+def _chosen(found: Mapping[str, Interface], variable: str, name: str | None) -> Interface:
+    """The interface `name`, else that of the default route. Raises NoAddress if it has no address."""
+    chosen = name or _default_interface(found)
+    source = f"{variable}={name}" if name else f"{variable} is not set, the default route is on {chosen}"
+    return _addressed(found, chosen, source)
+
+
+def _addressed(found: Mapping[str, Interface], name: str, subject: str) -> Interface:
+    """The interface. Raises NoAddress, about `subject`, if it has no address or does not exist."""
+    if name not in found:
+        raise NoAddress([f"{subject}: no such interface on this host, expected one of {listed(found)}"])
+    if found[name].address is None:
+        raise NoAddress([f"{subject}: the interface has no address, expected one of {_choices(found)}"])
+    return found[name]
+
+
+def _choices(found: Mapping[str, Interface]) -> str:
+    return listed(one.name for one in found.values() if one.address)
+
+
+def _default_interface(found: Mapping[str, Interface]) -> str:
+    """The interface of the default route, of IPv4 if there is one, else of IPv6.
+
+    Without a default route: the only interface that has an address; loopback only if there is no other
+    interface. Raises NoAddress if there are several, or none yet.
+    """
+    routes = sorted(_routes()) or sorted(_routes6())
+    if routes:
+        return routes[0][1]
+    found = {name: each for name, each in found.items() if name not in FALLBACKS}
+    others = [each for name, each in found.items() if name != LOOPBACK]
+    choice = [each for each in others if each.address] if others else [*found.values()]
+    if len(choice) != 1 or not choice[0].address:
+        raise NoAddress(
+            [
+                "KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE: set them, as there is no default route: "
+                f"expected one of {_choices(found) or 'the interfaces with an address, but there is none'}"
+            ]
+        )
+    return choice[0].name
+
+
+def _routes() -> Iterator[tuple[int, str]]:
+    """Metric and interface of each default route of IPv4; the one with the lowest metric is in use."""
+    for interface, destination, _, flags, _, _, metric, mask, *_ in _table("/proc/net/route")[1:]:
+        if destination == mask == _ANYWHERE and int(flags, 16) & (_UP | _REJECT) == _UP:
+            yield int(metric), interface
+
+
+def _routes6() -> Iterator[tuple[int, str]]:
+    for destination, length, _, _, _, metric, _, _, flags, interface in _table("/proc/net/ipv6_route"):
+        if (destination, length) == (_ANYWHERE6, "00") and int(flags, 16) & (_UP | _REJECT) == _UP:
+            yield int(metric, 16), interface
+
+
+def _table(path: str) -> list[list[str]]:
+    try:
+        with open(path, encoding="ascii") as lines:
+            return [line.split() for line in lines]
+    except FileNotFoundError:
+        return []  # A kernel without IPv6 has no such file.
+
+
+def when_addressed(
+    work: Callable[[], T],
+    loop: Loop,
+    limit: float | None,
+    tell: Callable[[str], object],
+    check: Callable[[], object],
+) -> T:
+    """The result of `work`, tried again after each change of the network as long as it raises NoAddress.
+
+    `tell` is called with each reason, `check` after each event. Raises DependenciesNotSatisfied after `limit`
+    seconds.
+    """
+    begun, due, logged = now(), now(), ""
+    events: list[bool] = []
+    deadline = math.inf if limit is None else begun + limit
+
+    def note() -> None:
+        events.append(True)
+        with contextlib.suppress(OSError):  # Nothing more to read; or there were too many messages to keep.
+            while kernel.recv(1 << 16):
+                pass
+
+    with netlink.changes() as kernel:
+        loop.listen(kernel.fileno(), note)
+        try:
+            while True:
+                events.clear()
+                try:
+                    return work()
+                except NoAddress as missing:
+                    why = "; ".join(missing.issues)
+                if now() >= deadline:
+                    raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for an address: {why}")
+                if why != logged or now() >= due:
+                    logged, due = why, now() + PROGRESS_INTERVAL
+                    tell(why)
+                    log.info("waiting for an address for %.0f s: %s", now() - begun, why)
+                loop.wait(lambda: events or check(), min(deadline, due))
+                loop.sleep(SETTLE)
+        finally:
+            loop.ignore(kernel.fileno())

@@ -2,17 +2,106 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kolla_mesos_start.kolla_ansible import lift
 from kolla_mesos_start.kolla_ansible.clusters import Clusters
-from kolla_mesos_start.kolla_ansible.containers import Containers
+from kolla_mesos_start.kolla_ansible.containers import Containers, executed
 from kolla_mesos_start.kolla_ansible.graph import Graph
-from kolla_mesos_start.kolla_ansible.hosts import OwnNames
+from kolla_mesos_start.kolla_ansible.lift import OwnNames
 from kolla_mesos_start.kolla_ansible.recording import Task
 from kolla_mesos_start.kolla_ansible.rules import Rules
+
+
+def add_tasks(made: Emitted, imported: Imported) -> None:
+    """Add the tasks for which the directory has nothing."""
+    made.left += _by_host((task.host, _by_operator(task)) for task in imported.containers.left)
+    earlier = "in the running container, before it is replaced"
+    made.left += _by_host((task.host, f"{earlier}: {task.name}") for task in imported.containers.earlier)
+    made.refused += _by_host((task.host, _by_hand(task)) for task in imported.containers.outside)
+
+
+def _by_host(found: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Each text once, after all hosts that have it."""
+    hosts: dict[str, dict[str, None]] = {}
+    for host, what in found:
+        hosts.setdefault(what, {})[host] = None
+    return (f"{', '.join(each)}: {what}" for what, each in hosts.items())
+
+
+def _by_operator(task: Task) -> str:
+    """A task that is left to the operator. The text of a command may have secrets."""
+    shown = [f"{key} {task.args[key]}" for key in ("name", "value", "state") if key in task.args]
+    return f"{task.module}: {task.dest or ', '.join(shown) or task.place} ({task.name})"
+
+
+def _addresses(imported: Imported) -> Iterator[str]:
+    """The addresses that not exactly one daemon answers, of all daemons and steps with the same file."""
+    names: dict[str, dict[str, None]] = {}
+    addresses: dict[str, dict[str, None]] = {}
+    for each in imported.graph.unresolved:
+        names.setdefault(each.what, {})[each.name] = None
+        addresses.setdefault(each.what, {})[each.address(imported.real)] = None
+    return (f"{', '.join(names[what])}: {what} at {', '.join(addresses[what])}" for what in names)
+
+
+def text(made: Emitted, imported: Imported, services: int) -> str:
+    """The content of report.txt."""
+    edges = imported.graph.edges.values()
+    soft = sum(not edge.is_hard for of_name in edges for edge in of_name)
+    release = f"{imported.action} of kolla-ansible {imported.release}".strip()
+    sized = [f"{path}: {', '.join(names)}" for path, names in made.sized.items()]
+    changed = [each.replace("\n", "; ") for each in imported.clusters.changed]
+    lines = [f"Imported from {release}: {services} services.", ""]
+    lines += _section("Left to you:", made.left)
+    if imported.warnings:
+        lines += _section("Warnings:", imported.warnings)
+    if sized:
+        lines += _section("Variables that depend on the CPUs or the memory of a host:", sized)
+    if changed:
+        lines += _section("Other lines than kolla-ansible's, for a cluster:", changed)
+    lines += _section("Not expressed:", dict.fromkeys(made.refused))
+    addresses = [*_addresses(imported)]
+    if addresses:
+        lines += _section(
+            "Addresses for which nothing waits, because not exactly one daemon here listens:", addresses
+        )
+    lines += [f"Soft dependencies, for which nothing waits: {soft}"]
+    return "".join(f"{lift.shown(line)}\n" for line in lines)
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    return iter([title, *(f"  {each}" for each in lines), ""])
+
+
+def record(made: Emitted, imported: Imported) -> str:
+    """The content of imported.json, to which `directory` adds the files."""
+    edges = [
+        {"name": edge.name, "on": edge.on, "reason": edge.reason, "hard": edge.is_hard}
+        for of_name in imported.graph.edges.values()
+        for edge in of_name
+    ]
+    content = {
+        "release": imported.release,
+        "action": imported.action,
+        "services": made.origins,
+        "edges": edges,
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _by_hand(task: Task) -> str:
+    """A command that no step runs. Its text may have secrets."""
+    in_container = executed(task)
+    assert in_container is not None
+    why = f"{in_container.container} is not imported"
+    if in_container.host_part:
+        why = f"a part of its command is for the host, and only the rest for {in_container.container}"
+    return f"{task.name} ({task.place}): {why}: run it by hand"
+
 
 # A private key, or one of Ceph.
 KEY = re.compile(rb"PRIVATE KEY-----|^\s*key\s*=\s*[A-Za-z0-9+/]{38}==\s*$", re.MULTILINE)

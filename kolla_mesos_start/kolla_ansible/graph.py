@@ -1,19 +1,219 @@
 """The dependencies of each daemon and step, with the reason for each.
 
+What listens at which address comes from healthchecks, from HAProxy's files, and from rules; what connects
+to it from every address with a port in the files, the environment and the arguments. Addresses are the
+stand-ins of one recording, so that each is unique.
+
 A hard edge is something without which the program can't start. A soft one is contacted later: it is listed,
 and nothing waits for it. Steps of one role keep their recorded order.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kolla_mesos_start.kolla_ansible import clients, listeners
-from kolla_mesos_start.kolla_ansible.clients import Connection
-from kolla_mesos_start.kolla_ansible.containers import Containers, Daemon, Kind, Step
+from kolla_mesos_start.kolla_ansible.containers import ConfigFile, Containers, Daemon, Kind, Step
+from kolla_mesos_start.kolla_ansible.recording import Task
 from kolla_mesos_start.kolla_ansible.rules import Rules
+
+CURL = re.compile(r"healthcheck_curl .*?https?://\[?([^\]/:\s]+)\]?:(\d+)")
+LISTEN = re.compile(r"healthcheck_listen \S+ (\d+)")
+BIND = re.compile(r"^\s*bind (\S+):(\d+)", re.MULTILINE)
+SERVER = re.compile(r"^\s*server \S+ (\S+):(\d+)", re.MULTILINE)
+SECTION = re.compile(r"^(?=(?:frontend|backend|listen) )", re.MULTILINE)
+USE_BACKEND = re.compile(r"^\s*default_backend (\S+)", re.MULTILINE)
+
+SQL = 3306  # of ProxySQL and of MariaDB
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A daemon on a host. `is_proxy`: it passes connections on."""
+
+    daemon: str
+    host: str
+    is_proxy: bool = False
+
+
+def find_listeners(
+    containers: Containers, rules: Rules, addresses: Mapping[str, Sequence[str]], virtual: Sequence[str]
+) -> Mapping[Address, Sequence[Listener]]:
+    """The listeners of each address and port. `addresses` are those of each host."""
+    found: dict[Address, dict[Listener, None]] = {}
+
+    def add(address: str, port: int, listener: Listener) -> None:
+        found.setdefault((address, port), {})[listener] = None
+
+    for daemon in containers.daemons.values():
+        for host, settings in daemon.settings.items():
+            test = " ".join(map(str, (settings.get("healthcheck") or {}).get("test", ())))
+            for address, port in CURL.findall(test):
+                add(address, int(port), Listener(daemon.name, host))
+            ports = [*map(int, LISTEN.findall(test)), *rules.ports(daemon.name)]
+            for port in ports:
+                for address in virtual if daemon.name == "proxysql" else addresses[host]:
+                    add(address, port, Listener(daemon.name, host, daemon.name == "proxysql"))
+    backends: dict[Address, list[Address]] = {}
+    for host, files in containers.files.items():
+        for file in files.get("haproxy", ()):
+            for bound, servers in _proxied(file):
+                backends.setdefault(bound, []).extend(servers)
+                add(*bound, Listener("haproxy", host, True))
+    for bound, servers in backends.items():
+        for server in servers:
+            for listener in found.get(server, ()):
+                add(*bound, listener)
+    behind = [each for (_, port), all_ in found.items() if port == SQL for each in all_ if not each.is_proxy]
+    for address in virtual if "proxysql" in containers.daemons else ():
+        for listener in behind:
+            add(address, SQL, listener)
+    return {address: list(listeners) for address, listeners in found.items()}
+
+
+def _proxied(file: ConfigFile) -> Iterator[tuple[Address, Sequence[Address]]]:
+    """Each address of a file of HAProxy with the servers behind it."""
+    sections = SECTION.split(file.content.decode(errors="replace"))
+    servers = {}
+    for section in sections:
+        kind, _, rest = section.partition(" ")
+        name = rest.split(None, 1)[0] if rest else ""
+        if kind in ("backend", "listen"):
+            servers[name] = [(address, int(port)) for address, port in SERVER.findall(section)]
+    for section in sections:
+        kind, _, rest = section.partition(" ")
+        name = rest.split(None, 1)[0] if rest else ""
+        if kind in ("frontend", "listen"):
+            used = [*USE_BACKEND.findall(section), *([name] if kind == "listen" else [])]
+            behind = [server for each in used for server in servers.get(each, ())]
+            for address, port in BIND.findall(section):
+                yield (address, int(port)), behind
+
+
+KEY = re.compile(r"^\s*[\"']?([A-Za-z_][A-Za-z0-9_.-]*)[\"']?\s*[=:]")
+DATABASE = re.compile(r"mysql\+pymysql://[^\s@]*@[^\s/]+/([A-Za-z0-9_]+)")
+URL = re.compile(r"https?://\[?([^\]/:\s]+)\]?:(\d+)")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An address, and where it was found: file, line, section and key."""
+
+    address: str
+    port: int
+    file: str
+    line: int
+    key: str
+
+    @property
+    def place(self) -> str:
+        """For people: `keystone.conf:12 connection`."""
+        file = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{file} {self.key}".rstrip()
+
+
+def address_pattern(addresses: Sequence[str]) -> re.Pattern[str]:
+    """A pattern for each of these addresses, or names of hosts, with a port."""
+    names = "|".join(re.escape(each) for each in sorted(addresses, key=len, reverse=True))
+    return re.compile(rf"(?<![\w.-])({names}):(\d{{2,5}})(?!\d)")
+
+
+def in_file(file: ConfigFile, found: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in a file, with the key of their line."""
+    key = ""
+    for number, line in enumerate(file.content.decode(errors="replace").split("\n"), start=1):
+        if line.lstrip().startswith("#"):
+            continue
+        named = KEY.match(line)
+        key = named[1] if named else key if line[:1].isspace() else ""
+        for address, port in found.findall(line):
+            yield Connection(address, int(port), file.path, number, key)
+
+
+def in_value(value: object, what: str, found: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in arguments or in an environment."""
+    for address, port in found.findall(json.dumps(value, default=str)):
+        yield Connection(address, int(port), what, 0, "")
+
+
+def of_step(step: Step, found: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses to which a step's tasks connect."""
+    for task in step.tasks:
+        args = {name: value for name, value in task.args.items() if name != "common_options"}
+        if task.module != "kolla_toolbox":
+            yield from in_value(args, task.name, found)
+        else:
+            yield from _of_module(task)
+
+
+def uses_identity(step: Step) -> bool:
+    """Whether a step talks to Keystone: by its address, or by the name of a cloud in clouds.yaml."""
+    modules = (str(task.args.get("module_name", "")) for task in step.tasks)
+    is_of_openstack = any(module.startswith(("openstack.cloud.", "os_")) for module in modules)
+    return is_of_openstack or any("auth_url" in str(task.args) for task in step.tasks)
+
+
+def _of_module(task: Task) -> Iterator[Connection]:
+    module = str(task.args.get("module_name", "")).rpartition(".")[2]
+    for key, value in _items(task.args.get("module_args") or {}):
+        if key == "login_host":
+            port = (task.args.get("module_args") or {}).get("login_port", 3306)
+            yield Connection(str(value), int(port), task.name, 0, key)
+        elif key == "auth_url" or (key == "url" and module in ("uri", "get_url")):
+            for host, port in URL.findall(str(value)):
+                yield Connection(host, int(port), task.name, 0, key)
+
+
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    """The single values below a mapping, by key."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if isinstance(each, (Mapping, list)):
+                yield from _items(each)
+            else:
+                yield str(key), each
+    elif isinstance(value, list):
+        for each in value:
+            yield from _items(each)
+
+
+def databases(file: ConfigFile) -> Iterator[tuple[str, int]]:
+    """The databases that a file names in URLs, with the line."""
+    for number, line in enumerate(file.content.decode(errors="replace").split("\n"), start=1):
+        for name in DATABASE.findall(line):
+            yield name, number
+
+
+def database_logins(tasks: Sequence[Task]) -> Iterator[str]:
+    """The users with which a step logs in to the database."""
+    for task in tasks:
+        args: Mapping[str, object] = task.args.get("module_args") or {}
+        if "login_user" in args:
+            yield str(args["login_user"])
+
+
+def created_database_users(tasks: Sequence[Task]) -> Iterator[str]:
+    """The users of the database that a step creates."""
+    for task in tasks:
+        if str(task.args.get("module_name", "")).rpartition(".")[2] == "mysql_user":
+            yield str(task.args["module_args"].get("name"))
+
+
+def created_databases(tasks: Sequence[Task]) -> Iterator[str]:
+    """The databases that a step creates, or gives rights for."""
+    for task in tasks:
+        args: Mapping[str, object] = task.args.get("module_args") or {}
+        module = str(task.args.get("module_name", "")).rpartition(".")[2]
+        if module == "mysql_db":
+            yield str(args.get("name"))
+        elif module == "mysql_user":
+            for granted in str(args.get("priv", "")).split("/"):
+                name = granted.partition(".")[0].strip("`")
+                if name not in ("*", ""):
+                    yield name.replace("\\", "")
 
 
 @dataclass(frozen=True)
@@ -80,9 +280,9 @@ def derive(containers: Containers, rules: Rules, places: Places, *, is_upgrade: 
 class _Derivation:
     def __init__(self, containers: Containers, rules: Rules, places: Places) -> None:
         self.containers, self.rules, self.places = containers, rules, places
-        self.listeners = listeners.find(containers, rules, places.addresses, places.virtual)
+        self.listeners = find_listeners(containers, rules, places.addresses, places.virtual)
         every = [address for of_host in places.addresses.values() for address in of_host]
-        self.pattern = clients.pattern([*every, *places.virtual, *places.names])
+        self.pattern = address_pattern([*every, *places.virtual, *places.names])
         self.unresolved: list[Unresolved] = []
 
     def graph(self, is_upgrade: bool) -> Graph:
@@ -112,9 +312,9 @@ class _Derivation:
 
     def of_daemon(self, daemon: Daemon, host: str) -> Iterator[Edge]:
         files = self.containers.config_files(daemon.settings[host], host)
-        found = [each for file in files for each in clients.in_file(file, self.pattern)]
+        found = [each for file in files for each in in_file(file, self.pattern)]
         environment = daemon.settings[host].get("environment") or {}
-        found += clients.in_value(environment, "environment", self.pattern)
+        found += in_value(environment, "environment", self.pattern)
         for each in found:
             is_hard = bool(re.fullmatch(self.rules.hard, each.key))
             yield from self.to_listeners(daemon.name, host, each, is_hard)
@@ -125,7 +325,7 @@ class _Derivation:
         started = min(daemon.started.values(), default=0)
         for step in self.containers.steps:
             if step.kind is Kind.TOOLBOX:
-                common = sorted(used.keys() & set(clients.created_databases(step.tasks)))
+                common = sorted(used.keys() & set(created_databases(step.tasks)))
                 why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
             elif step.kind is Kind.BOOTSTRAP and step.number < started:
                 args = step.tasks[0].args
@@ -144,7 +344,7 @@ class _Derivation:
         return {
             name: f"{file.path}:{line}"
             for file in self.containers.config_files(settings, host)
-            for name, line in clients.databases(file)
+            for name, line in databases(file)
         }
 
     def own_volumes(self, settings: Mapping[str, object]) -> set[str]:
@@ -171,7 +371,7 @@ class _Derivation:
             of_role[-1].append(step)
             for before in of_role[-2] if len(of_role) > 1 else ():
                 yield Edge(step.name, before.name, f"the recorded order of the role {step.role}")
-            found = list(clients.of_step(step, self.pattern))
+            found = list(of_step(step, self.pattern))
             if step.kind is Kind.BOOTSTRAP:
                 found += self.required(step)
                 yield from self.databases_of(step)
@@ -179,12 +379,12 @@ class _Derivation:
                 yield Edge(step.name, step.image_of, "it ran in this container", is_local=True)
             for each in found:
                 yield from self.to_listeners(step.name, step.host, each, True)
-            for user in clients.database_logins(step.tasks):
+            for user in database_logins(step.tasks):
                 if user in creators:
                     yield Edge(step.name, creators[user], f"it logs in to the database as {user}")
-            creators.update(dict.fromkeys(clients.created_database_users(step.tasks), step.name))
+            creators.update(dict.fromkeys(created_database_users(step.tasks), step.name))
             # An upgrade has no step that creates the administrator.
-            if clients.uses_identity(step) and (not identity or step.number > identity.number):
+            if uses_identity(step) and (not identity or step.number > identity.number):
                 why = "it talks to Keystone as an administrator"
                 if identity:
                     yield Edge(step.name, identity.name, why)
@@ -206,7 +406,7 @@ class _Derivation:
     def required(self, step: Step) -> Iterator[Connection]:
         """The connections in the files of a one-time container that it can't start without."""
         for file in self.containers.config_files(step.tasks[0].args, step.host):
-            for each in clients.in_file(file, self.pattern):
+            for each in in_file(file, self.pattern):
                 if re.fullmatch(self.rules.hard, each.key):
                     yield each
 
@@ -214,7 +414,7 @@ class _Derivation:
         used = self.databases(step.tasks[0].args, step.host)
         for other in self.containers.steps:
             if other.kind is Kind.TOOLBOX and other.number < step.number:
-                for name in sorted(used.keys() & set(clients.created_databases(other.tasks)))[:1]:
+                for name in sorted(used.keys() & set(created_databases(other.tasks)))[:1]:
                     yield Edge(step.name, other.name, f"{used[name]} uses the database {name}")
 
     def is_identity(self, step: Step) -> bool:
@@ -282,25 +482,6 @@ def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequenc
         if not any(edge.is_hard for edge in graph.edges.get(step.name, ()))
         and not rules.needs_nothing(step.name)
     ]
-
-
-def cycles(graph: Graph) -> Sequence[Sequence[str]]:
-    """The cycles of hard edges, one for each place where one closes."""
-    found: list[list[str]] = []
-    done: set[str] = set()
-
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            found.append([*path[path.index(name) :], name])
-        elif name not in done:
-            for edge in graph.edges.get(name, ()):
-                if edge.is_hard:
-                    visit(edge.on, [*path, name])
-            done.add(name)
-
-    for name in graph.edges:
-        visit(name, [])
-    return found
 
 
 def against_order(graph: Graph, containers: Containers, *, is_upgrade: bool = False) -> Sequence[Edge]:

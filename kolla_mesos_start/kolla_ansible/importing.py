@@ -16,9 +16,7 @@ from kolla_mesos_start.kolla_ansible import (
     facts,
     given_files,
     graph,
-    hosts,
     lift,
-    playbooks,
     recording,
     stand_ins,
 )
@@ -58,7 +56,6 @@ class Outcome:
     graph: Graph
     unlifted: Sequence[Unlifted]
     against_order: Sequence[Edge]
-    cycles: Sequence[Sequence[str]]
     clusters: Sequence[str]
     unresolved: Sequence[str]
     warnings: Sequence[str]
@@ -71,7 +68,7 @@ def record(request: Request, site: Site, progress: Progress) -> tuple[Sequence[T
         for run in range(2):
             directory = Path(name) / str(run)
             directory.mkdir()
-            copied = playbooks.copy(request.environment.playbooks, directory)
+            copied = recording.copy_playbooks(request.environment.playbooks, directory)
             used = stand_ins_of(run, site)
             each = recording.started(request, copied, directory, used, is_silent=bool(run))
             recordings.append(stack.enter_context(each))
@@ -150,7 +147,6 @@ def make(
         graph=derived,
         unlifted=unlifted,
         against_order=graph.against_order(derived, found, is_upgrade=is_upgrade),
-        cycles=graph.cycles(derived),
         clusters=of_clusters.issues,
         unresolved=list(dict.fromkeys(each.shown(real) for each in derived.unresolved)),
         warnings=warnings,
@@ -183,18 +179,18 @@ def address_names(site: Site) -> Mapping[str, str]:
 
 def own_names(
     site: Site, names: Mapping[str, str]
-) -> tuple[Mapping[str, hosts.OwnNames], Mapping[str, Mapping[str, str]]]:
+) -> tuple[Mapping[str, lift.OwnNames], Mapping[str, Mapping[str, str]]]:
     """The names of each host for itself, and the values of these variables."""
     own, values = {}, {}
     for host, each in site.facts.items():
         variables = {
-            lift.variable(hosts.OWN_ADDRESS, *([interface] if number else [])): address
+            lift.variable(lift.OWN_ADDRESS, *([interface] if number else [])): address
             for number, (interface, address) in enumerate(each.interfaces.items())
         }
-        own[host] = hosts.OwnNames(
+        own[host] = lift.OwnNames(
             {variable: names[address] for variable, address in variables.items()}, each.hostname
         )
-        values[host] = {**variables, hosts.OWN_HOSTNAME: each.hostname, hosts.OWN_HOST: host}
+        values[host] = {**variables, lift.OWN_HOSTNAME: each.hostname, lift.OWN_HOST: host}
     return own, values
 
 

@@ -1,4 +1,9 @@
-"""Runs the copied playbooks once, and reads the trace of the recorder.
+"""Runs a copy of kolla-ansible's playbooks, in which the recorder takes the place of every module.
+
+Ansible prefers an action beside the playbooks to a module of the same short name. So the names of collections
+are removed from the heads of tasks, and the recorder is there under each name of answers.yml. What only
+ansible itself executes (variables, includes, templates) stays. What kolla-ansible delegates to localhost, the
+machine that it runs on, is delegated to another name, because a host of the inventory may be localhost, too.
 
 Ansible is a process of its own, with its own directories and without the operator's ansible.cfg.
 """
@@ -9,8 +14,11 @@ import base64
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,9 +27,97 @@ from typing import Any, Callable
 
 import psutil
 
-from kolla_mesos_start.errors import AgentError, BadUsage
-from kolla_mesos_start.kolla_ansible.environment import PLAYBOOK, Environment
+from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.errors import AgentError, BadUsage, CannotWrite
 from kolla_mesos_start.kolla_ansible.stand_ins import StandIns
+
+PLAYBOOK = "site.yml"
+SHARE = ("share", "kolla-ansible")
+INSTALL = "pip install 'kolla-ansible==22.*' ansible-core ansible"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with ansible-core, and the directory of playbooks with `site.yml`.
+
+    `release` is kolla-ansible's version, such as 22.2.0; empty for a checkout.
+    """
+
+    prefix: Path
+    playbooks: Path
+    release: str
+
+    def program(self, name: str) -> Path:
+        """The path of one of ansible's programs."""
+        return self.prefix / "bin" / name
+
+
+def find_environment(share: Path | None, ansible: Path | None) -> Environment:
+    """The environment that the command line names, by default the one that this program runs in.
+
+    Raises BadUsage if a part of it is missing.
+    """
+    prefix = (ansible or Path(sys.prefix)).absolute()
+    program = prefix / "bin" / "ansible-playbook"
+    if not program.exists():
+        raise BadUsage(
+            f"{program} does not exist: install the tool with its extra `import`, or give --ansible VENV,"
+            f" where you ran: {INSTALL}"
+        )
+    top = (share or prefix.joinpath(*SHARE)).absolute()
+    for playbooks in (top / "ansible", top):
+        if (playbooks / PLAYBOOK).is_file():
+            # An installed one is PREFIX/share/kolla-ansible.
+            return Environment(prefix, playbooks, _release(top.parent.parent))
+    raise BadUsage(f"{top} has no ansible/{PLAYBOOK}: give SHARE, an installed kolla-ansible or a checkout")
+
+
+def _release(prefix: Path) -> str:
+    for found in sorted(prefix.glob("lib/python3*/site-packages/kolla_ansible-*.dist-info")):
+        version = re.fullmatch(r"kolla_ansible-(.*)\.dist-info", found.name)
+        if version:
+            return version[1]
+    return ""
+
+
+PLUGINS = Path(__file__).with_name("plugins")
+ANSWERS, COMPUTATIONS = "answers.json", "computations.json"
+# Heads of tasks: `- ansible.builtin.command:`. The rest of the line may hold arguments.
+LOCAL = re.compile(r"^(\s*delegate_to: *)([\"']?)localhost\2 *$", re.MULTILINE)
+COLLECTIONS = r"(?:ansible\.(?:builtin|posix|legacy)|community\.\w+|containers\.podman)"
+
+
+def copy_playbooks(source: Path, into: Path) -> Path:
+    """Copy the playbooks, and return the copy. `into` also gets the tables that the recorder reads."""
+    table = formats.document((PLUGINS / "answers.yml").read_bytes())
+    assert isinstance(table, dict)
+    answers: Sequence[Mapping[str, Any]] = table["answers"]
+    names = sorted({str(each["module"]) for each in answers})
+    (into / ANSWERS).write_text(json.dumps(answers), encoding="utf-8")
+    (into / COMPUTATIONS).write_text(json.dumps(table["computations"]), encoding="utf-8")
+    copied = into / "playbooks"
+    try:
+        shutil.copytree(source, copied, ignore=shutil.ignore_patterns("library", "releasenotes", "*.pyc"))
+    except shutil.Error as error:
+        path, _, why = error.args[0][0]
+        raise CannotWrite(f"{path} can't be copied: {why}") from error
+    heads = re.compile(rf"^(\s*(?:- )?){COLLECTIONS}\.({'|'.join(names)}):", re.MULTILINE)
+    for file in copied.rglob("*.yml"):
+        text = file.read_text(encoding="utf-8")
+        short = LOCAL.sub(r"\1this machine", heads.sub(r"\1\2:", text))
+        if short != text:
+            file.write_text(short, encoding="utf-8")
+    for name in names:
+        shutil.copyfile(PLUGINS / "record.py", copied / "action_plugins" / f"{name}.py")
+    _copy_plugin("refuse", copied / "connection_plugins")
+    _copy_plugin("progress", copied / "callback_plugins")
+    return copied
+
+
+def _copy_plugin(name: str, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(PLUGINS / f"{name}.py", folder / f"{name}.py")
+
 
 KILL_TIMEOUT = 5.0  # seconds
 SETTINGS = """\

@@ -10,12 +10,12 @@ import hashlib
 import sys
 
 from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
-from kolla_mesos_start.files.placement import plan
+from kolla_mesos_start.files.plan import plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Preparer
     from kolla_mesos_start.zookeeper.client import Client
 
@@ -56,12 +56,10 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
 
 def _connection(client: Client) -> str:
-    """The server, and our identity according to it."""
-    session, identity = client.session, client.known_as()
-    protected = "over TLS" if session.servers.ca else "without TLS"
-    return (
-        f"connected to {session.server} {protected}, as {identity or 'somebody: the server does not say who'}"
-    )
+    """The server, and our identity."""
+    servers = client.session.servers
+    tls = "over TLS" if servers.ca else "without TLS"
+    return f"connected to {client.session.server} {tls}, as {servers.identity}"
 
 
 def _print(command: str, content: Content, change: str, show: bool) -> None:

@@ -18,13 +18,11 @@ from kolla_mesos_start.records import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Callable, TypeVar
+    from typing import Any, Callable
 
-    from kolla_mesos_start.render.sandbox import Missing, Rendered, Sandbox
+    from kolla_mesos_start.render.sandbox import Missing, Sandbox
 
     Facts = Mapping[str, Any]
-    T = TypeVar("T")
-    Compute = Callable[[Callable[[], T]], T]
 
 log = Logger(__name__)
 
@@ -89,12 +87,7 @@ class Context(NamedTuple):
     election: Mapping[str, str] | None = None
 
 
-def at_once(work: Callable[[], T]) -> T:
-    """The result of `work`. Replacements let the event loop continue during the computation."""
-    return work()
-
-
-def variable_names(texts: Sequence[Text], compute: Compute[Any] = at_once) -> frozenset[str]:
+def variable_names(texts: Sequence[Text]) -> frozenset[str]:
     """The variables that the templates may use, on any branch, to be read before rendering.
 
     Raises CannotRender for bad syntax.
@@ -105,7 +98,7 @@ def variable_names(texts: Sequence[Text], compute: Compute[Any] = at_once) -> fr
     from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
     sandbox = Sandbox()
-    names: list[set[str]] = compute(lambda: [sandbox.undeclared(text) for text in templates])
+    names = [sandbox.undeclared(text) for text in templates]
     return frozenset().union(*names) - BUILTIN
 
 
@@ -133,14 +126,11 @@ def _label(file: str) -> str:
 class Renderer:
     """Renders the strings and files of one command, and collects all missing values.
 
-    Without a context it can only handle text that is no template. A template may take long:
-    `compute` runs it.
+    Without a context it can only handle text that is no template.
     """
 
-    def __init__(
-        self, context: Context | None, missing_is_empty: bool = False, compute: Compute[Any] = at_once
-    ) -> None:
-        self._context, self._compute = context, compute
+    def __init__(self, context: Context | None, missing_is_empty: bool = False) -> None:
+        self._context = context
         self._missing_is_empty = missing_is_empty
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         self._sandbox: Sandbox | None = None
@@ -159,7 +149,7 @@ class Renderer:
 
             self._sandbox = Sandbox(self._missing_is_empty)
         sandbox, context = self._sandbox, self._noting(self._context, text.label)
-        rendered: Rendered = self._compute(lambda: sandbox.render(text, _values(context, text, sandbox)))
+        rendered = sandbox.render(text, _values(context, text, sandbox))
         self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
 
@@ -212,7 +202,14 @@ class Renderer:
                 + (f"; {_remedy(name, looked_at)})" if is_variable else ")")
                 for (name, is_variable), uses in missing.items()
             )
-            raise MissingVariable(f"missing: {', '.join(reports)}")
+            nobody = sorted(
+                service
+                for one in self.missing
+                for service, some in self._listed[one.label].items()
+                if not (one.is_variable or some)
+            )
+            why = f"; no member or ready instance of {', '.join(nobody)} is present" if nobody else ""
+            raise MissingVariable(f"missing: {', '.join(reports)}{why}")
 
 
 def _remedy(name: str, looked_at: Callable[[str], Sequence[str]]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.definition.model import Command, File, Graph, Step
     from kolla_mesos_start.definition.texts import Text
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, State, Variables
@@ -87,7 +87,6 @@ class Preparer:
         self.published, self.facts = published, facts
         self.election: Mapping[str, str] | None = None
         self._settings, self._znodes = settings, published.znodes
-        self._loop = published.client.loop
         self._untidy: set[str] = set()  # variables that a warning has named
 
     def of(self, service: str, *, recorded: bool = False) -> Preparer:
@@ -110,7 +109,7 @@ class Preparer:
         """
         document = load(definition.data)
         texts = schema.early_texts(document)
-        names = context.variable_names(texts, self._loop.compute)
+        names = context.variable_names(texts)
         stamps: dict[str, Stamp | None] = {self.published.source: (definition.version, definition.zxid)}
         variables: Mapping[str, str] = {}
         if names:
@@ -156,7 +155,7 @@ class Preparer:
             read = client.session.zxid
             before, sources = self._read_sources(files)
             texts = (*strings, *_templates(files, sources))
-            variables, _, after = self._variables(context.variable_names(texts, self._loop.compute))
+            variables, _, after = self._variables(context.variable_names(texts))
             if before == after and max(zxid or 0 for zxid in client.seen.values()) <= read:
                 return Inputs(sources, texts, variables, read)
 
@@ -236,7 +235,7 @@ class Preparer:
         """A renderer for `texts`. The facts of this host are only collected if there is a template."""
         needed = any(text.is_template for text in texts)
         found = self._context(variables, texts) if needed else None
-        return Renderer(found, self._settings.missing_is_empty, self._loop.compute)
+        return Renderer(found, self._settings.missing_is_empty)
 
     def _context(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Context:
         from kolla_mesos_start.host import network
@@ -246,7 +245,6 @@ class Preparer:
         is_addressed = any(name in text.text for text in texts for name in names)
         facts = self.facts() if is_addressed else {}
         interface = facts.get("private_interface", "")
-        uninterrupted = self._loop.uninterrupted
         return Context(
             deployment_id=self._znodes.deployment_id,
             service_name=self._znodes.service_name,
@@ -255,10 +253,10 @@ class Preparer:
             host=self._znodes.host,
             api_interface=facts.get("api_interface", ""),
             variables=variables,
-            members=uninterrupted(lambda service: self.published.members(service, interface)),
-            parties=uninterrupted(lambda: self.published.parties(interface)),
-            services=uninterrupted(self.published.services),
-            ready_instances=uninterrupted(self.published.ready_instances),
+            members=lambda service: self.published.members(service, interface),
+            parties=lambda: self.published.parties(interface),
+            services=self.published.services,
+            ready_instances=self.published.ready_instances,
             get_ip_address=partial(network.get_ip_address, self._settings),
             cpu_count=len(os.sched_getaffinity(0)),
             facts=facts,
@@ -289,7 +287,7 @@ def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Se
 
 def _read_mounted(file: File) -> bytes | None:
     assert file.mounted is not None
-    from kolla_mesos_start.files.regular import read_regular
+    from kolla_mesos_start.files.paths import read_regular
 
     try:
         return read_regular(file.mounted)
@@ -313,7 +311,7 @@ def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list
 
 
 def _content(file: File, data: bytes | None, gone: Sequence[str]) -> Content:
-    from kolla_mesos_start.files.content import Content
+    from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host import accounts
 
     uid, gid = accounts.owner_ids(file.owner) if file.owner else (None, None)

@@ -1,7 +1,7 @@
 """Renders templates with jinja2 in a sandbox, and finds all missing values that they use.
 
 jinja2 takes longer to import than the rest of the agent: `context` imports this module for the first
-template. Messages contain names, expressions of the template and line numbers, never a value.
+template. Messages contain names that templates have, and line numbers, never a value.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import base64
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
@@ -27,7 +27,6 @@ from jinja2.exceptions import SecurityError  # noqa: E402
 from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
 from jinja2.utils import missing  # noqa: E402
 
-from kolla_mesos_start.render.expressions import accesses_in, key_of, missing_expression  # noqa: E402
 from kolla_mesos_start.render.undefined import MissingValue  # noqa: E402
 
 # The errors of jinja2 and of a template's operations. Errors of the functions among the values (an
@@ -62,14 +61,15 @@ WRITTEN = (str, int, float, list, tuple, dict, range, type(None), Undefined)
 class Missing(NamedTuple):
     """A name that a template used and that is missing, and where: the template's label and the line.
 
-    `is_variable` is true for a variable, which a znode can hold, and false for an expression like
-    `hostvars[a]['b']`.
+    `is_variable` is true for a variable, which a znode can hold, and false for an item or attribute of a
+    value. `of_text`: the value is a text, which has none.
     """
 
     name: str
     label: str
     line: int
     is_variable: bool
+    of_text: bool = False
 
 
 class Rendered(NamedTuple):
@@ -93,7 +93,6 @@ class Sandbox:
     def __init__(self, missing_is_empty: bool = False) -> None:
         self.missing_is_empty = missing_is_empty
         self._tree = nodes.Template([])
-        self._values: Mapping[str, object] = {}
         self._label = ""
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
@@ -125,16 +124,16 @@ class Sandbox:
         uses = Counter(use.name for use in tree.find_all(nodes.Name))
         items = Counter(
             access.node.name
-            for access in accesses_in(tree)
-            if isinstance(access.node, nodes.Name) and not _is_of_all(key_of(access))
+            for access in _accesses_in(tree)
+            if isinstance(access.node, nodes.Name) and not _is_of_all(_key_of(access))
         )
         return {name for name, count in uses.items() if count > items[name]}
 
     def render(self, text: Text, values: Mapping[str, object]) -> Rendered:
         """The rendered text, with all that is missing. Raises CannotRender for any other error."""
-        self._label, self._values, self._missing = text.label, values, {}
+        self._label, self._missing = text.label, {}
         try:
-            return Rendered(self._text(text.text), tuple(self._missing))
+            return Rendered(self._text(text.text, values), tuple(self._missing))
         except CannotRender as error:  # From a function among the values: add the line.
             raise FaultyTemplate(text.label, _line_of(error), error.reason) from error
         except FAULTS as error:
@@ -144,11 +143,11 @@ class Sandbox:
                 return Rendered("", tuple(self._missing))
             raise _fault(text.label, error) from None
 
-    def _text(self, source: str) -> str:
+    def _text(self, source: str, values: Mapping[str, object]) -> str:
         self._tree = self._environment.parse(source)
         template = self._environment.from_string(self._tree)
         # Not `render()`: it rewrites the traceback of an error, which holds the line.
-        values = {**self._functions(self._tree), **self._values}
+        values = {**self._functions(self._tree), **values}
         return "".join(template.root_render_func(template.new_context(values)))
 
     def _functions(self, tree: nodes.Template) -> dict[str, object]:
@@ -170,9 +169,31 @@ class Sandbox:
         if key is None and any(one.line == line for one in self._missing):
             return  # `missing | first`: empty because it is missing.
         is_variable = value._undefined_obj is missing and key is not None
-        owner = value._undefined_obj
-        name = str(key) if is_variable else missing_expression(self._tree, self._values, owner, key, line)
-        self._missing[Missing(name, self._label, line, is_variable)] = None
+        name, of_text = str(key), isinstance(value._undefined_obj, str)
+        if not is_variable:
+            name = self._item(key) + " of a text" * of_text
+        self._missing[Missing(name, self._label, line, is_variable, of_text)] = None
+
+    def _item(self, key: object) -> str:
+        """What was not found in a value. Only a key that the template holds is shown: it is no value."""
+        if key is None:
+            return "an item of an empty list"
+        return f"item {key!r}" if key in map(_key_of, _accesses_in(self._tree)) else "an item"
+
+
+Access = Union[nodes.Getattr, nodes.Getitem]
+
+
+def _accesses_in(tree: nodes.Template) -> Iterator[Access]:
+    yield from tree.find_all(nodes.Getattr)
+    yield from tree.find_all(nodes.Getitem)
+
+
+def _key_of(access: Access) -> object:
+    """The key of `a.b` or `a['b']`; None if it is computed."""
+    if isinstance(access, nodes.Getattr):
+        return access.attr
+    return access.arg.value if isinstance(access.arg, nodes.Const) else None
 
 
 def _is_of_all(key: object) -> bool:

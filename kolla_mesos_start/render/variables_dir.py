@@ -9,7 +9,7 @@ import os
 
 from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.files.regular import read_regular
+from kolla_mesos_start.files.paths import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.states import DONE, RETRY, RUNNING, Detail
 from kolla_mesos_start.zookeeper.client import Outage, Refused
-from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Znode, data_of
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Delete, GetData, SetData, Transaction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, Callable
 
     from kazoo.protocol.states import ZnodeStat
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.tree.znodes import CommandZnodes
-    from kolla_mesos_start.zookeeper.query import Query, View
+    from kolla_mesos_start.zookeeper.view import View
 
     Operations = list[Any]
 
@@ -100,20 +100,9 @@ class Attempts:
         A container that appears later finds the claim, and waits for the end of the attempt before it starts
         its daemon (see `daemon.retirement`).
         """
-        for dependency in command.dependencies:
-            if isinstance(dependency, Dependency) and dependency.exclusive:
-                view: dict[Query, Any] = {}
-                while missing := set(states.queries(dependency, self._znodes, view)) - view.keys():
-                    view.update(self._read_all(missing))
-                if unmet := states.unmet(dependency, view, self._znodes):
-                    return unmet.found
-        return None
-
-    def _read_all(self, queries: Iterable[Query]) -> View:
-        queries = list(queries)
-        names = self._client.children(query.path for query in queries if query.children)
-        znodes = self._client.read(query.path for query in queries if not query.children)
-        return {query: names[query.path] or () if query.children else znodes[query.path] for query in queries}
+        exclusive = [each for each in command.inside if isinstance(each, Dependency) and each.exclusive]
+        found = (self._client.decide(partial(states.unmet, each, znodes=self._znodes)) for each in exclusive)
+        return next((unmet.found for unmet in found if unmet), None)
 
     def _given_back(self, contender: str, changed: str) -> Changed:
         self._client.ephemerals.discard(contender)
@@ -130,12 +119,11 @@ class Attempts:
         name = os.urandom(16).hex()
         unfinished, sent = False, now()
         watches = self._client.watches
-        known: View = watches.results if watches.fresh() else {}
+        known = watches.results if watches.fresh() else {}
         znode: Znode | None = known.get(data_of(at.detail))
         floor: Znode | None = None
         if znode is not None:
-            self._check_due(command, known)
-            floor = known[data_of(self._znodes.token_floor)]
+            floor = self._client.decide(partial(self._check_due, command), known)
         # The claim's own changes need not be read.
         watches.watch([data_of(contender)])
         while True:
@@ -145,9 +133,9 @@ class Attempts:
                     return Claim(
                         found, znode.stat.version, states.token_of(found, znode.stat.mzxid), unfinished, sent
                     )
-                view = self._read_once(command, at, znode)
-                self._check_due(command, view)
-                floor = view[data_of(self._znodes.token_floor)]
+                # After `detail`, whose version protects the claim.
+                known = {data_of(at.detail): znode}
+                floor = self._client.decide(partial(self._check_due, command), known)
             found = states.decode_detail(znode)
             unfinished = found.started is not None and found.finished is None
             detail = Detail(
@@ -186,23 +174,17 @@ class Attempts:
         ]
         return self._client.transaction(operations, f"{at.detail}: claiming {command.path}")[0]
 
-    def _read_once(self, command: Command, at: CommandZnodes, detail: Znode) -> View:
-        """Read whether it is done, and the floor. After `detail`, whose version protects the claim."""
-        view: dict[Query, Any] = {data_of(at.detail): detail}
-        if command.generation is not None:
-            view[children_of(at.generations)] = self._client.children([at.generations])[at.generations] or ()
-        queries = states.once_queries(command, self._znodes, view)
-        paths = [query.path for query in queries if not query.children]
-        found = self._client.read([*paths, self._znodes.token_floor])
-        view.update((data_of(path), znode) for path, znode in found.items())
-        return view
-
-    def _check_due(self, command: Command, view: View) -> None:
-        """Raise Lost if the command has been done."""
-        if states.is_done(command, self._znodes, view):
+    def _check_due(self, command: Command, view: View) -> Znode | None:
+        """Raise Lost if the command has been done; returns the token floor."""
+        floor, is_done = view.all(
+            partial(view.znode, self._znodes.token_floor),
+            partial(states.is_done, command, self._znodes, view),
+        )
+        if is_done:
             raise Lost(f"{command.path} was done meanwhile")
         if states.superseded_by(command, self._znodes, view, self._tree.definition):
             raise Lost(f"{command.path} was done by a newer definition meanwhile")
+        return floor  # type: ignore[no-any-return]
 
     def conclude(self, command: Command, claim: Claim, contender: str, outcome: Outcome) -> None:
         """Write the outcome of a claimed attempt. Raises Lost if another container has claimed since.

@@ -7,12 +7,12 @@ the record with the stage DAEMON; only a ready daemon removes it.
 
 from __future__ import annotations
 
-import json
 import time
 
 from kolla_mesos_start.definition.forms import DAEMON, LOCAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.report import utc, with_texts
+from kolla_mesos_start.tree.codec import decode_leniently
 from kolla_mesos_start.zookeeper.wire import OUTAGE, GetData, SetData
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ log = Logger(__name__)
 # The stages of a start once its service is known.
 STAGES = ("read", "register", "wait", "render", "bootstrap", "exec")
 PASSED = "passed"
+MAX_RECORD = 64 * 1024  # bytes
 ORDER = (*STAGES, PASSED)
 
 
@@ -85,8 +86,6 @@ class FailureRecord:
 
     def _on_read(self, value: Any, error: Exception | None) -> None:
         self._exists = error is None or isinstance(error, OUTAGE)
-        try:
-            ending = json.loads(value[0] if value else b"")
-            self._command, self._stage = ending["command"], ending["stage"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            pass  # Unreadable, or not read: removed at the end of a successful start.
+        # If it is unreadable or was not read, it is removed at the end of a successful start.
+        ending = decode_leniently(value[0] if value else b"", MAX_RECORD)
+        self._command, self._stage = ending.get("command"), ending.get("stage", "")

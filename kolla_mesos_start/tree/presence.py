@@ -49,9 +49,8 @@ class Presence:
         ] or wire.OPEN_ACL_UNSAFE
         self.ephemerals = Ephemerals(session, acl, shown.parents)
         self._session, self._shown, self.acl = session, shown, acl
-        self._members = [self.ephemerals.keep(path, data) for path, data in shown.presence]
-        for each in self._members:
-            each.unsure()
+        for path, data in shown.presence:
+            self.ephemerals.keep(path, data).unsure()
         self._instances = [self.ephemerals.keep(path, data) for path, data in shown.ready]
         for instance in self._instances:
             instance.wanted = False  # The agent has deleted what an earlier run of the container left.
@@ -75,16 +74,6 @@ class Presence:
     def withdrawn(self) -> bool:
         """Whether the ready instances of this daemon are deleted."""
         return all(instance.owner in (NONE, OTHER) for instance in self._instances)
-
-    @property
-    def member_withdrawn(self) -> bool:
-        """Whether the presence of the container is deleted."""
-        return all(each.owner in (NONE, OTHER) for each in self._members)
-
-    def show_member(self, is_present: bool) -> None:
-        """Publish whether the container is present."""
-        for each in self._members:
-            each.wanted = is_present
 
     def show(self, ready: bool, *, recorded: bool = True) -> None:
         """Publish whether the daemon is ready; call it after every event.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.codec import decode_leniently, printable
 
 PUBLICATION, RESTORE = "publication", "restore"
 REMEDY = {PUBLICATION: "publish again", RESTORE: "restore again"}
@@ -42,11 +42,8 @@ class PublicationMark(NamedTuple):
 
 def unfinished(data: bytes) -> PublicationMark | None:
     """The last publication, if it has not finished."""
-    try:
-        found = json.loads(data) if len(data) <= MAX_MARK else {}
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("finished", "") is not None:
+    found = decode_leniently(data, MAX_MARK)
+    if found.get("finished", "") is not None:
         return None
     begun, by = (printable(str(found.get(name))[:MAX_SHOWN]) for name in ("begun", "by"))
     services = found.get("services")

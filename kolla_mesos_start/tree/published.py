@@ -15,7 +15,7 @@ from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import RESERVED
 from kolla_mesos_start.zookeeper.client import Outage, text
-from kolla_mesos_start.zookeeper.query import Znode, data_of
+from kolla_mesos_start.zookeeper.view import Znode, data_of
 from kolla_mesos_start.zookeeper.wire import GetData
 
 TYPE_CHECKING = False
@@ -262,7 +262,7 @@ class Published:
     # -- members ------------------------------------------------------------------------------------
 
     def members(self, service: str, private_interface: str) -> Sequence[Facts]:
-        """The facts of each member present in the party of a service; see `members.member`."""
+        """The facts of each member present in the party of a service; see `codec.member`."""
         party = self.znodes.party(service)
         names = self.client.children([party])[party] or ()
         return self._members(party, names, private_interface)
@@ -277,7 +277,7 @@ class Published:
         }
 
     def _members(self, party: str, names: Sequence[str], private_interface: str) -> Sequence[Facts]:
-        from kolla_mesos_start.tree.members import member  # Few templates ask for members.
+        from kolla_mesos_start.tree.codec import member  # Few templates ask for members.
 
         read = partial(member, private_interface=private_interface)
         return self._facts((f"{party}/{name}" for name in names), read)
@@ -297,7 +297,7 @@ class Published:
 
     def ready_instances(self, service: str) -> Sequence[Facts]:
         """The facts of each ready instance of a service's daemon, sorted by host and id."""
-        from kolla_mesos_start.tree.members import instance
+        from kolla_mesos_start.tree.codec import instance
 
         role = service.rsplit("/", 1)[-1]
         ready = self.znodes.command(GLOBAL, f"{role}/{DAEMON}").ready
@@ -332,7 +332,7 @@ class Published:
 
     def _facts(self, paths: Iterable[str], read: Callable[[bytes], Facts]) -> list[Facts]:
         """The valid facts; others are left out, with one warning for each."""
-        from kolla_mesos_start.tree.members import why_left_out
+        from kolla_mesos_start.tree.codec import why_left_out
 
         facts: list[Facts] = []
         for path, znode in self.client.read(paths).items():

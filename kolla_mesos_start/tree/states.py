@@ -1,26 +1,36 @@
 """Decides whether a dependency is satisfied or a one-time command is done.
 
-Pure, on a `query.View` of znodes.
+Pure, on a View of znodes.
 """
 
 from __future__ import annotations
 
 import json
-from types import MappingProxyType
+from itertools import islice
 
 from kolla_mesos_start.definition.forms import ANY, GLOBAL, bad_service
 from kolla_mesos_start.definition.model import Dependency, External, Members
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper.query import children_of, data_of
+from kolla_mesos_start.tree.codec import (
+    NO_SESSION,
+    Field,
+    Invalid,
+    decode,
+    decode_leniently,
+    instance,
+    is_text,
+    member,
+    why_left_out,
+)
+from kolla_mesos_start.tree.codec import printable as printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Optional
+    from collections.abc import Callable
 
     from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
-    from kolla_mesos_start.zookeeper.query import Query, View, Znode
+    from kolla_mesos_start.zookeeper.view import View, Znode
 
 # waiting -> running -> (retry -> running)* -> error or done; error -> running by the next claim,
 # and done -> running only for another generation.
@@ -124,48 +134,27 @@ class Detail(NamedTuple):
             limit //= 2  # JSON may write one byte as six.
 
 
-NUMBER, TEXT, NULL = (int, float), (str,), (type(None),)
-DETAIL_TYPES: dict[str, tuple[type, ...]] = {
-    "attempt": (int,),
-    "claim": TEXT,
-    "host": TEXT,
-    "generation": TEXT + NULL,
-    "started": NUMBER + NULL,
-    "finished": NUMBER + NULL,
-    "state": TEXT,
-    "status": (int, *NULL),
-    "after": (int, *NULL),
-    "token": (int, *NULL),
-    "message": TEXT,
-    "newest": TEXT + NULL,
-    "adopted": TEXT + NULL,
-    "taken_back": TEXT + NULL,
+COUNT = Field(lambda value: type(value) is int and 0 <= value < 2**63)  # A token is a zxid, or slightly more.
+NUMBER = Field(lambda value: value is None or COUNT.fits(value))
+TIME = Field(lambda value: type(value) is float or NUMBER.fits(value))
+TEXT = Field(lambda value: isinstance(value, str))
+TEXT_OR_NULL = Field(lambda value: value is None or isinstance(value, str))
+DETAIL = {
+    "attempt": COUNT,
+    **dict.fromkeys(("claim", "host", "state", "message"), TEXT),
+    **dict.fromkeys(("generation", "newest", "adopted", "taken_back"), TEXT_OR_NULL),
+    **dict.fromkeys(("started", "finished"), TIME),
+    **dict.fromkeys(("status", "after", "token"), NUMBER),
 }
 
 
 def decode_detail(znode: Znode | None) -> Detail:
     """The content of a `detail` znode; empty if it is missing or invalid."""
-    data = znode.data if znode and len(znode.data) <= MAX_DETAIL else b""
     try:
-        fields = json.loads(data or b"{}")
-    except (ValueError, RecursionError):
-        fields = {}
-    known = (
-        {name: fields[name] for name in DETAIL_TYPES if name in fields} if isinstance(fields, dict) else {}
-    )
-    if any(type(value) not in DETAIL_TYPES[name] or _is_huge(value) for name, value in known.items()):
-        known = {}
-    found = Detail(**known)
+        found = Detail(**decode(znode.data, DETAIL, MAX_DETAIL)) if znode else Detail()
+    except Invalid:
+        found = Detail()
     return found._replace(host=printable(found.host), message=printable(found.message))
-
-
-def _is_huge(value: object) -> bool:
-    return isinstance(value, int) and not 0 <= value < 2**63  # A token is a zxid, or slightly more.
-
-
-def printable(text: str) -> str:
-    """Text of another container that is safe to show: it can't end a line or move a cursor."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def token_of(detail: Detail, mzxid: int) -> int:
@@ -220,7 +209,7 @@ def encode_mark(token: int, definition: int) -> bytes:
 
 def state_of(view: View, path: str) -> tuple[str | None, float | None]:
     """The state in the znode `path`, safe to show, and since when (seconds since the epoch)."""
-    znode = view.get(data_of(path))
+    znode = view.znode(path)
     if znode is None:
         return None, None
     more = "..." if len(znode.data) > MAX_STATE else ""
@@ -231,95 +220,62 @@ def state_of(view: View, path: str) -> tuple[str | None, float | None]:
 # -- dependencies ---------------------------------------------------------------------------------
 
 
-def queries(
-    dependency: Dependency | Members, znodes: Znodes, view: View, image: str | None = None
-) -> list[Query]:
-    """What to read to decide whether the dependency is satisfied. More may be needed once that is read.
-
-    `image` is the generation of the code in the container that has the dependency, None if unknown.
-    """
-    if isinstance(dependency, Members):
-        return _registered_queries(dependency, znodes, view)
-    at = znodes.command(dependency.scope, dependency.path)
-    if dependency.is_daemon:
-        return _instance_queries(dependency, znodes, view)
-    if dependency.generation not in (None, ANY):
-        return [data_of(at.generation(dependency.generation))]
-    if dependency.count is not None:
-        return [children_of(znodes.command(GLOBAL, dependency.path).hosts, dependency.count)]
-    # Most commands have no generations: they are only read if the state is not `done`.
-    known = data_of(at.state) in view and state_of(view, at.state)[0] != DONE
-    found = [data_of(at.state), *([children_of(at.generations)] if known else [])]
-    if image is not None and dependency.generation is None:
-        found += [data_of(at.generations), data_of(at.generation(image))]
-    return found
-
-
-if TYPE_CHECKING:
-    # The published generation of a one-time command, by path and scope; None if it has none, or it is
-    # unknown.
-    Published = Mapping[tuple[str, str], Optional[str]]
-
-
 def unmet(
     dependency: Dependency | Members,
     view: View,
     znodes: Znodes,
     image: str | None = None,
-    published: Published = MappingProxyType({}),
+    published: Callable[[Dependency], str | None] = lambda dependency: None,
 ) -> Unmet | None:
     """Why the dependency is not satisfied, or None.
 
-    `image`: see `queries`. `published` must contain its command if it `needs_published`.
+    `image` is the generation of the code in the container that has the dependency, None if unknown.
+    `published` returns the published generation of a one-time command, None if it has none, or it is unknown.
+    It is only called if it decides: the command is done, but not for `image`. If that is the published one,
+    this container must wait for it; any other container need not.
     """
     if isinstance(dependency, Members):
-        return _unmet_members(dependency, view, znodes)
+        present = _counted(dependency, dependency.count, znodes.party(dependency.service), view)
+        found = f"{present} of {dependency.count} present"
+        return None if present >= dependency.count else Unmet(dependency, found)
+    at = znodes.command(dependency.scope, dependency.path)
     if dependency.is_daemon:
         return _unmet_instances(dependency, view, znodes)
     if dependency.generation not in (None, ANY):
-        return _unmet_generation(dependency, view, znodes)
+        assert dependency.generation is not None
+        is_done = view.znode(at.generation(dependency.generation)) is not None
+        return None if is_done else Unmet(dependency, "not done for this generation", detail=at.detail)
     if dependency.count is not None:
-        return _unmet_hosts(dependency, view, znodes)
-    return _unmet_done(dependency, view, znodes) or _unmet_own(dependency, view, znodes, image, published)
-
-
-def needs_published(dependency: Dependency | Members, view: View, znodes: Znodes, image: str | None) -> bool:
-    """Whether the published generation of the command decides about the dependency.
-
-    Then the command is done, but not for this image's generation. If that is the published one, this
-    container must wait for it; any other container need not.
-    """
-    if image is None or not isinstance(dependency, Dependency):
-        return False
-    if dependency.is_daemon or dependency.generation is not None or dependency.count is not None:
-        return False
-    at = znodes.command(dependency.scope, dependency.path)
-    is_once = view.get(data_of(at.generations)) is not None  # Plain commands have no such znode.
-    own_is_missing = view.get(data_of(at.generation(image))) is None
-    return is_once and own_is_missing and _unmet_done(dependency, view, znodes) is None
-
-
-def _unmet_own(
-    dependency: Dependency, view: View, znodes: Znodes, image: str | None, published: Published
-) -> Unmet | None:
-    if (
-        not needs_published(dependency, view, znodes, image)
-        or published.get((dependency.path, dependency.scope)) != image
-    ):
+        at = znodes.command(GLOBAL, dependency.path)
+        hosts = len(view.names(at.hosts, dependency.count))
+        found = f"done on {hosts} of {dependency.count} hosts"
+        return None if hosts >= dependency.count else Unmet(dependency, found, detail=at.detail)
+    missing = _unmet_done(dependency, view, at)
+    if missing or image is None or dependency.generation == ANY:
+        return missing
+    own = at.generation(image)
+    znode_of = view.znodes([at.generations, own])
+    if znode_of[at.generations] is None or znode_of[own] is not None:  # Plain commands have no `generations`.
         return None
-    at = znodes.command(dependency.scope, dependency.path)
+    if published(dependency) != image:
+        return None
     return Unmet(dependency, f"not done for generation {image}, which this image has", detail=at.detail)
 
 
-def _unmet_members(dependency: Members, view: View, znodes: Znodes) -> Unmet | None:
-    present = len(_counted(dependency, znodes, view))
-    if present >= dependency.count:
+def _unmet_done(dependency: Dependency, view: View, at: CommandZnodes) -> Unmet | None:
+    state, since = state_of(view, at.state)
+    # Most commands have no generations: they are only read if the state is not `done`.
+    if state == DONE or view.names(at.generations):
         return None
-    return Unmet(dependency, f"{present} of {dependency.count} present")
+    # "waits for db/sync: waiting" would leave open who waits.
+    found = "not started yet" if state == WAITING else state or "not started"
+    return Unmet(dependency, found, since, at.detail)
 
 
 def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
-    required, ready = dependency.count or 1, len(_counted(dependency, znodes, view))
+    required = dependency.count or 1
+    place = znodes.command(dependency.scope, dependency.path).ready
+    ready = _counted(dependency, required, place, view)
     if ready < required:
         which = f" of generation {dependency.generation}" if dependency.generation is not None else ""
         return Unmet(dependency, f"{ready} of {required} instances{which} ready")
@@ -327,103 +283,45 @@ def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unme
     return Unmet(dependency, others) if others else None
 
 
-def _registered(dependency: Dependency | Members, znodes: Znodes) -> tuple[Query, Callable[[bytes], object]]:
-    """The list of what a dependency counts, and what decodes an entry."""
-    from kolla_mesos_start.tree import members  # Many containers count nothing.
+def _counted(dependency: Dependency | Members, required: int, place: str, view: View) -> int:
+    """How many members or ready instances below `place` count for the dependency, at most `required`.
 
-    if isinstance(dependency, Members):
-        return children_of(znodes.party(dependency.service), dependency.count), members.member
-    at = znodes.command(dependency.scope, dependency.path)
-    return children_of(at.ready, dependency.count or 1), members.instance
-
-
-def _counts(dependency: Dependency | Members, read: Callable[[bytes], object], znode: Znode | None) -> bool:
-    from kolla_mesos_start.tree.members import why_left_out
-
-    if znode is None or why_left_out(znode, read):
-        return False
+    Only as many as are required are read; another one for each that does not count.
+    """
+    read = member if isinstance(dependency, Members) else instance
     generation = dependency.generation if isinstance(dependency, Dependency) else None
-    return generation is None or decode_registered(znode).generation == generation
-
-
-def _counted(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[str]:
-    """The paths of the members or instances that count for the dependency, as far as they are needed."""
-    listed, read = _registered(dependency, znodes)
-    paths = [f"{listed.path}/{name}" for name in view[listed]]
-    return [path for path in paths if _counts(dependency, read, view.get(data_of(path)))]
-
-
-def _registered_queries(dependency: Dependency | Members, znodes: Znodes, view: View) -> list[Query]:
-    """The list, and as many entries as are required; another one for each that does not count."""
-    listed, read = _registered(dependency, znodes)
-    found, required = [listed], listed.required
-    for name in _names(listed, view):
-        if required <= 0:
-            break
-        entry = data_of(f"{listed.path}/{name}")
-        found.append(entry)
-        if entry not in view or _counts(dependency, read, view[entry]):
-            required -= 1
-    return found
-
-
-def left_out(dependency: Dependency | Members, znodes: Znodes, view: View) -> Iterator[str]:
-    """What the dependency does not count because it is invalid, or no session owns it: a warning for each."""
-    if isinstance(dependency, Dependency) and not dependency.is_daemon:
-        return
-    from kolla_mesos_start.tree.members import why_left_out
-
-    lists = [_registered(dependency, znodes)]
-    if isinstance(dependency, Dependency) and (containers := _containers(dependency, znodes, view)):
-        lists.append((children_of(containers), bytes))
-    for listed, read in lists:
-        for path in [f"{listed.path}/{name}" for name in _names(listed, view)]:
-            if (znode := view.get(data_of(path))) and (why := why_left_out(znode, read)):
-                yield f"{path} is left out: {why}"
-
-
-def _instance_queries(dependency: Dependency, znodes: Znodes, view: View) -> list[Query]:
-    found = _registered_queries(dependency, znodes, view)
-    if dependency.exclusive:
-        found.append(data_of(znodes.owner(GLOBAL, dependency.role)))
-        if containers := _containers(dependency, znodes, view):
-            found.append(children_of(containers))
-            found += [data_of(f"{containers}/{name}") for name in _names(found[-1], view)]
-    return found
-
-
-def _names(query: Query, view: View) -> Iterable[str]:
-    """The names below a path; empty if unknown."""
-    try:
-        names: Iterable[str] = view[query]  # Not get(): a view may know it for another number of names.
-    except KeyError:
-        return ()
-    return names
-
-
-def _containers(dependency: Dependency, znodes: Znodes, view: View) -> str | None:
-    """The `.containers` znode of the service that owns the dependency's role; None if no service does."""
-    znode = view.get(data_of(znodes.owner(GLOBAL, dependency.role)))
-    owner = znode.data.decode("utf-8", "replace") if znode else ""
-    if bad_service(owner) or owner.rsplit("/", 1)[-1] != dependency.role:
-        return None
-    return znodes._replace(service_name=owner).containers
+    paths = iter([f"{place}/{name}" for name in view.names(place, required)])
+    counted = 0
+    while counted < required and (batch := list(islice(paths, required - counted))):
+        for path, znode in view.znodes(batch).items():
+            if znode is None:
+                continue
+            if why := why_left_out(znode, read):
+                view.remarks.append(f"{path} is left out: {why}")
+            else:
+                counted += generation is None or decode_registered(znode).generation == generation
+    return counted
 
 
 def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
     """The containers of other generations that block an exclusive dependency, in words."""
-    containers = _containers(dependency, znodes, view)
-    if containers is None:
-        return f"{znodes.owner(GLOBAL, dependency.role)} does not name the service of this role"
-    found = [view.get(data_of(f"{containers}/{name}")) for name in view[children_of(containers)]]
-    # None: deleted since. One that is invalid may be of any generation.
-    shown = [decode_registered(znode) for znode in found if znode and znode.stat.ephemeralOwner]
-    others = sorted(
-        (each.host, each.generation or "") for each in shown if each.generation != dependency.generation
-    )
+    claim = znodes.owner(GLOBAL, dependency.role)
+    znode = view.znode(claim)
+    owner = znode.data.decode("utf-8", "replace") if znode else ""
+    if bad_service(owner) or owner.rsplit("/", 1)[-1] != dependency.role:
+        return f"{claim} does not name the service of this role"
+    place = znodes._replace(service_name=owner).containers
+    others = []
+    for path, znode in view.znodes(f"{place}/{name}" for name in view.names(place)).items():
+        if znode and not znode.stat.ephemeralOwner:
+            view.remarks.append(f"{path} is left out: {NO_SESSION}")
+        elif znode:  # None: deleted since. One that is invalid may be of any generation.
+            shown = decode_registered(znode)
+            if shown.generation != dependency.generation:
+                others.append((shown.host, shown.generation or ""))
     if not others:
         return ""
-    host, generation = others[0]
+    host, generation = min(others)
     more = f", and {len(others) - 1} more have another one" if len(others) > 1 else ""
     has = f"generation {generation[:MAX_NAME]}" if generation else "no generation"
     return f"{dependency.role} on {host[:MAX_NAME]} still has {has}{more}"
@@ -438,77 +336,15 @@ class Registered(NamedTuple):
 
 def decode_registered(znode: Znode | None) -> Registered:
     """The content of a ready instance or a container's znode; invalid data has no generation."""
-    try:
-        facts = json.loads(znode.data) if znode and len(znode.data) <= MAX_REGISTERED else {}
-    except (ValueError, RecursionError):
-        facts = {}
-    host, generation = (facts.get(key) if isinstance(facts, dict) else None for key in Registered._fields)
-    is_text = isinstance(generation, str) and generation.isprintable() and generation != ""
+    facts = decode_leniently(znode.data, MAX_REGISTERED) if znode else {}
+    host, generation = facts.get("host"), facts.get("generation")
     return Registered(
         printable(host) if isinstance(host, str) and host else "an unknown host",
-        generation if is_text else None,
+        generation if is_text(generation) else None,
     )
 
 
-def _unmet_generation(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
-    at = znodes.command(dependency.scope, dependency.path)
-    assert dependency.generation is not None
-    if view[data_of(at.generation(dependency.generation))] is not None:
-        return None
-    return Unmet(dependency, "not done for this generation", detail=at.detail)
-
-
-def _unmet_hosts(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
-    at = znodes.command(GLOBAL, dependency.path)
-    assert dependency.count is not None
-    hosts = len(view[children_of(at.hosts, dependency.count)])
-    if hosts >= dependency.count:
-        return None
-    return Unmet(dependency, f"done on {hosts} of {dependency.count} hosts", detail=at.detail)
-
-
-def _unmet_done(dependency: Dependency, view: View, znodes: Znodes) -> Unmet | None:
-    at = znodes.command(dependency.scope, dependency.path)
-    state, since = state_of(view, at.state)
-    if state == DONE or view.get(children_of(at.generations)):
-        return None
-    # "waits for db/sync: waiting" would leave open who waits.
-    found = "not started yet" if state == WAITING else state or "not started"
-    return Unmet(dependency, found, since, at.detail)
-
-
 # -- one-time commands ----------------------------------------------------------------------------
-
-
-def once_queries(command: Command, znodes: Znodes, view: View) -> list[Query]:
-    """What to read to decide whether a one-time command is done.
-
-    The names of its marks are read first; the marks themselves only if its own is missing.
-    """
-    at = once_znodes(command, znodes)
-    if command.generation is None:
-        return [data_of(at.state), data_of(at.detail)]
-    if is_done(command, znodes, view):
-        return [children_of(at.generations), data_of(at.detail)]
-    return mark_queries(at, view)
-
-
-def mark_queries(at: CommandZnodes, view: View) -> list[Query]:
-    """What to read to find the newest mark.
-
-    Its name does not show that. If there are too many marks, the mark of the last successful attempt is
-    enough: its token is the largest.
-    """
-    names = view.get(children_of(at.generations), ())
-    if len(names) > KEPT_MARKS:
-        last = decode_detail(view.get(data_of(at.detail)))
-        newest = at.generation(last.newest_done or "").rpartition("/")[2]
-        names = [newest] if newest in names else names
-    return [
-        children_of(at.generations),
-        *(data_of(f"{at.generations}/{name}") for name in names),
-        data_of(at.detail),
-    ]
 
 
 def once_znodes(command: Command, znodes: Znodes) -> CommandZnodes:
@@ -522,7 +358,7 @@ def is_done(command: Command, znodes: Znodes, view: View) -> bool:
     at = once_znodes(command, znodes)
     if command.generation is None:
         return state_of(view, at.state)[0] == DONE
-    return at.generation(command.generation) in {mark.name for mark in _marks(at, view)}
+    return at.generation(command.generation).rpartition("/")[2] in view.names(at.generations)
 
 
 def superseded_by(command: Command, znodes: Znodes, view: View, definition: int) -> Mark | None:
@@ -537,18 +373,18 @@ def superseded_by(command: Command, znodes: Znodes, view: View, definition: int)
 
 
 def newest_mark(at: CommandZnodes, view: View) -> Mark | None:
-    """The mark with the largest token: the last generation for which a command was done."""
-    return max(_marks(at, view), key=lambda mark: mark.token, default=None)
+    """The mark with the largest token: the last generation for which a command was done.
 
-
-def _marks(at: CommandZnodes, view: View) -> list[Mark]:
-    paths = [f"{at.generations}/{name}" for name in view.get(children_of(at.generations), ())]
-    return [decode_mark(path, view.get(data_of(path))) for path in paths]
-
-
-def retirement_queries(at: CommandZnodes, view: View) -> list[Query]:
-    """What to read to decide whether the command at `at` has retired an image, or is about to."""
-    return [*mark_queries(at, view), children_of(at.lock)]
+    Its name does not show that. If there are too many marks, the mark of the last successful attempt is
+    enough: its token is the largest.
+    """
+    names = view.names(at.generations)
+    if len(names) > KEPT_MARKS:
+        newest = at.generation(decode_detail(view.znode(at.detail)).newest_done or "").rpartition("/")[2]
+        names = [newest] if newest in names else names
+    found = view.znodes(f"{at.generations}/{name}" for name in names)
+    marks = [decode_mark(path, znode) for path, znode in found.items()]
+    return max(marks, key=lambda mark: mark.token, default=None)
 
 
 def under_way(at: CommandZnodes, view: View) -> str | None:
@@ -556,8 +392,8 @@ def under_way(at: CommandZnodes, view: View) -> str | None:
 
     If the lock has no contender, an attempt without an outcome has ended with its container.
     """
-    detail = decode_detail(view[data_of(at.detail)])
-    runs = detail.started is not None and detail.finished is None and view[children_of(at.lock)]
+    detail = decode_detail(view.znode(at.detail))
+    runs = detail.started is not None and detail.finished is None and view.names(at.lock)
     return (detail.host or "another host") if runs else None
 
 

@@ -10,7 +10,7 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.tree.published import Changed, stamp
 from kolla_mesos_start.tree.states import WAITING, printable
 from kolla_mesos_start.zookeeper.client import Refused
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.view import data_of
 from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.tree.published import Stamp
     from kolla_mesos_start.tree.znodes import Znodes
     from kolla_mesos_start.zookeeper.client import Client
-    from kolla_mesos_start.zookeeper.query import Znode
+    from kolla_mesos_start.zookeeper.view import Znode
 
 
 log = Logger(__name__)

@@ -43,10 +43,6 @@ from kolla_mesos_start.definition.forms import ELECTION, ENDED, GLOBAL, LOCAL
 from kolla_mesos_start.definition.forms import RESERVED as RESERVED
 from kolla_mesos_start.records import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from kolla_mesos_start.zookeeper.client import Seen
-
 PARTY = ".party"
 RECORDED_ACL, RECORDED_GENERATIONS = ".acl", ".generations"
 PUBLICATION, TOKEN_FLOOR, EVENTS = ".publication", ".token_floor", ".events"
@@ -167,20 +163,6 @@ class Znodes(NamedTuple):
 
     def party(self, name: str) -> str:
         return f"{self.service(name)}/{PARTY}"
-
-    def lists(self, seen: Seen) -> dict[str, int]:
-        """The lists of instances among the znodes that files were rendered from, each with its zxid.
-
-        `role/daemon` is the list of a daemon's ready instances; a service is that of its members.
-        """
-        found = {}
-        for (path, of_children), zxid in seen.items():
-            above, _, last = path.rpartition("/")
-            if of_children and last == "ready" and above.startswith(f"{self.scope(GLOBAL)}/"):
-                found[above[len(self.scope(GLOBAL)) + 1 :]] = zxid or 0
-            elif of_children and last == PARTY and above.startswith(f"{self.deployment}/"):
-                found[above[len(self.deployment) + 1 :]] = zxid or 0
-        return found
 
     @property
     def containers(self) -> str:

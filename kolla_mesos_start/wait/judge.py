@@ -6,26 +6,26 @@ combined.
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from functools import partial
 
 from kolla_mesos_start.definition.forms import ANY
 from kolla_mesos_start.definition.model import Dependency, External
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Unmet
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.view import data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kolla_mesos_start.definition.model import Command, Members
+    from kolla_mesos_start.tree.states import Detail
     from kolla_mesos_start.tree.znodes import Znodes
     from kolla_mesos_start.wait.external import Answer
-    from kolla_mesos_start.zookeeper.query import Query, View
+    from kolla_mesos_start.zookeeper.view import View
 
 SUPERSEDED = "a newer definition has run it since; restart this container"
-AGAIN = "its dependencies are read again"
 
 
 class Runnable(NamedTuple):
@@ -45,20 +45,20 @@ class Runnable(NamedTuple):
 class Blocked(NamedTuple):
     """A command that must wait, for its unmet dependencies, for another `reason`, or for both.
 
-    Satisfied dependencies are not watched while another one is unmet.
+    `attempt`: that of the container that is running it.
     """
 
     command: Command
     unmet: Sequence[Unmet]
     reason: str = ""
+    attempt: Detail | None = None
 
 
 class Progress(NamedTuple):
     """What this container knows besides the znodes.
 
     `own`: the commands of its definition; `passed`: those that it has behind it. `definition`: a zxid.
-    `image`: the generation of the code in its image, if known. `published`: the published generations of
-    commands of other services, as far as they are needed.
+    `image`: the generation of the code in its image, if known. `published`: see `states.unmet`.
     """
 
     own: frozenset[str]
@@ -66,62 +66,52 @@ class Progress(NamedTuple):
     definition: int
     image: str | None
     answers: Mapping[External, Answer]
-    published: states.Published = MappingProxyType({})
+    published: Callable[[Dependency], str | None] = lambda dependency: None
 
 
-def judge(command: Command, view: View, znodes: Znodes, progress: Progress) -> Runnable | Blocked | None:
-    """Whether the command may run; None if the lock decides."""
-    known = [each for each in command.dependencies if _queries(each, view, znodes, progress) <= view.keys()]
-    unmet = [found for each in known if (found := _unmet(each, view, znodes, progress))]
-    foreign = _foreign(command, view, znodes, progress)
+def judge(
+    command: Command, view: View, znodes: Znodes, progress: Progress, before: Sequence[Unmet] = ()
+) -> Runnable | Blocked | None:
+    """Whether the command may run; None if the lock decides. Raises Unknown.
+
+    `view` is for this command alone. Only the unmet dependencies are watched, if there are any: as long as
+    one of those that were unmet `before` still is, the others are not read.
+    """
+    kept = {each.dependency for each in before}
+    dependencies = [
+        each for each in command.dependencies if not before or each in kept or isinstance(each, External)
+    ]
+    *found, once = view.all(
+        *(partial(_unmet, each, view, znodes, progress) for each in dependencies),
+        partial(_decide_once, command, view, znodes, progress),
+    )
+    unmet = [each for each in found if each]
+    if unmet and kept ^ {each.dependency for each in unmet}:
+        view.noted.clear()
+        return judge(command, view, znodes, progress, unmet)
     if unmet:
-        return Blocked(command, unmet, foreign)
-    if len(known) < len(command.dependencies):
-        return Blocked(command, (), AGAIN)  # The others were satisfied when they were last read.
-    if command.run_once is None or states.is_done(command, znodes, view):
+        return Blocked(command, unmet, once.reason if isinstance(once, Blocked) else "")
+    if before:
+        return judge(command, view, znodes, progress)
+    return once  # type: ignore[no-any-return]
+
+
+def _decide_once(
+    command: Command, view: View, znodes: Znodes, progress: Progress
+) -> Runnable | Blocked | None:
+    """What the marks and the generation of a command decide; None if the lock does."""
+    if command.run_once is None:
+        return Runnable(command)
+    at = states.once_znodes(command, znodes)
+    view.noted |= {data_of(at.detail), data_of(znodes.token_floor)}  # For the claim.
+    if states.is_done(command, znodes, view):
         return Runnable(command)
     if states.superseded_by(command, znodes, view, progress.definition) is not None:
         return Blocked(command, (), SUPERSEDED)
-    return Blocked(command, (), foreign) if foreign else None
-
-
-def _foreign(command: Command, view: View, znodes: Znodes, progress: Progress) -> str:
-    """The reason why another image must run it: otherwise old code would be recorded as the new migration."""
-    if command.run_once is None or command.generation is None:
-        return ""
-    if progress.image in (None, command.generation) or states.is_done(command, znodes, view):
-        return ""
-    return f"{command.path} is for {command.generation}, this image is {progress.image}"
-
-
-def queries(blocked: Blocked, view: View, znodes: Znodes, progress: Progress) -> set[Query]:
-    """What must be known to judge a command again. More may be needed once these are answered."""
-    command = blocked.command
-    found: set[Query] = set()
-    for dependency in [unmet.dependency for unmet in blocked.unmet] or command.dependencies:
-        found |= _queries(dependency, view, znodes, progress)
-    if command.run_once is not None:
-        found.update(states.once_queries(command, znodes, view))
-        found.add(data_of(znodes.token_floor))  # For the claim.
-    return found
-
-
-def _queries(
-    dependency: Dependency | Members | External, view: View, znodes: Znodes, progress: Progress
-) -> set[Query]:
-    if isinstance(dependency, External) or _is_only_own(dependency, progress):
-        return set()
-    return set(states.queries(dependency, znodes, view, progress.image))
-
-
-def _is_only_own(dependency: Dependency | Members, progress: Progress) -> bool:
-    """Whether it is satisfied as soon as this container itself has passed the command."""
-    return (
-        isinstance(dependency, Dependency)
-        and dependency.path in progress.own
-        and dependency.generation in (None, ANY)
-        and dependency.count is None
-    )
+    if command.generation is None or progress.image in (None, command.generation):
+        return None
+    # Otherwise old code would be recorded as the new migration.
+    return Blocked(command, (), f"{command.path} is for {command.generation}, this image is {progress.image}")
 
 
 def _unmet(
@@ -136,6 +126,6 @@ def _unmet(
     if isinstance(dependency, Dependency) and dependency.path in progress.own:
         if dependency.path not in progress.passed:
             return Unmet(dependency, "not run by this container yet")
-        if _is_only_own(dependency, progress):
+        if dependency.generation in (None, ANY) and dependency.count is None:
             return None
     return states.unmet(dependency, view, znodes, progress.image, progress.published)

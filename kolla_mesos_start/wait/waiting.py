@@ -6,7 +6,9 @@ them again.
 
 from __future__ import annotations
 
+import math
 import time
+from functools import partial
 
 from kolla_mesos_start.definition.forms import ANY
 from kolla_mesos_start.definition.model import Dependency, External
@@ -16,27 +18,25 @@ from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.published import Changed, stamp
 from kolla_mesos_start.tree.states import Unmet
-from kolla_mesos_start.wait.judge import AGAIN, SUPERSEDED, Blocked, Progress, Runnable, judge, queries
+from kolla_mesos_start.wait.judge import SUPERSEDED, Blocked, Progress, Runnable, judge
 from kolla_mesos_start.zookeeper.lock import Queues
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.view import Unknown, View, data_of
 from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Callable
+    from typing import Any, Callable
 
     from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait.external import Answer, ExternalProbes
-    from kolla_mesos_start.zookeeper.query import Query, View
+    from kolla_mesos_start.zookeeper.view import Query
 
 log = Logger("kolla_mesos_start.wait")
 
-NEVER = float("inf")
-RUNS_IT = "is running it"
 DETAIL_LEAD = 1.0  # seconds before a line is due: nothing can be read for it during an outage
 
 
@@ -66,7 +66,7 @@ class Waiting:
         self._probes = _external_probes(tree)
         self._read_published = published
         self._generations: dict[Dependency, Generation] = {}
-        self._superseded: set[str] = set()
+        self._needed: set[Query] = set()  # what the last decisions have read
         self._has_run = False
         self._begun: dict[str, float] = {}
 
@@ -118,31 +118,34 @@ class Waiting:
         logged_at, silent = now(), True
         for command in self._candidates():
             self._begun.setdefault(command.path, logged_at)
-        waiting = [Blocked(command, self._unknown(command)) for command in self._candidates()]
+        waiting = [
+            Blocked(command, [Unmet(each, "unknown: not read yet") for each in command.dependencies])
+            for command in self._candidates()
+        ]
+        self._judge(waiting)
         seen: object = None
         while True:
             limit = min(self._limit_of(blocked) for blocked in waiting)
             due = min(limit, logged_at + PROGRESS_INTERVAL)
             soon = now() >= due - DETAIL_LEAD
-            watches.watch(self._queries(waiting) | (self._details(waiting) if soon else set()))
+            watches.watch(self._queries(waiting, with_details=soon))
             self._client.loop.wait(
                 lambda seen=seen: watches.answered() and self._state() != seen,  # type: ignore[misc]
                 due if soon else due - DETAIL_LEAD,
             )
             self._begin_again_if_changed()
-            if watches.answered() and self._queries(waiting) - watches.results.keys():
-                continue  # An answer requires more reads: a new mark's name, then the mark itself.
             if watches.answered() and self._state() != seen:
                 seen = self._state()
                 self._progress = self._progress._replace(answers=seen[1])
+                verdicts = self._judge(waiting)
+                if verdicts is None:
+                    continue
                 waiting = []
-                for command in self._candidates():
-                    blocked = self._judge(command)
+                for command, verdict in verdicts:
+                    blocked = self._apply(command, verdict)
                     if isinstance(blocked, Runnable):
                         return blocked
                     waiting.append(blocked)
-                if any(blocked.reason == AGAIN for blocked in waiting):
-                    continue
                 if self._probes and not self._probes.settled:
                     continue  # The first report should be complete.
                 brief = "; ".join(_brief(blocked) for blocked in waiting)
@@ -154,10 +157,14 @@ class Waiting:
                     silent = False
                     log.info("%s", brief)
             elif now() >= limit:
-                self._time_out([blocked for blocked in waiting if self._limit_of(blocked) <= now()])
+                overdue = [blocked for blocked in waiting if self._limit_of(blocked) <= now()]
+                first, *others = overdue
+                reason = "; ".join([self._waited(first), *map(self._has_waited, others)])
+                raise DependenciesNotSatisfied(reason, command=first.command.path)
             elif now() >= logged_at + PROGRESS_INTERVAL:
                 logged_at = now()
-                log.info("%s", self._describe(waiting))
+                outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
+                log.info("%s%s", outage, "; ".join(map(self._has_waited, waiting)))
 
     def _begin_again_if_changed(self) -> None:
         """Raise Changed if something else is published, and this container has not run anything yet."""
@@ -169,36 +176,43 @@ class Waiting:
             self._queues.leave()
             raise
 
-    def _judge(self, command: Command) -> Runnable | Blocked:
-        self._look_up_generations(command)
-        for dependency in command.inside:
-            for warning in states.left_out(dependency, self._znodes, self._watches.results):
-                self._client.warn_once(warning)
-        verdict = judge(command, self._watches.results, self._znodes, self._progress)
+    def _judge(
+        self, waiting: Sequence[Blocked]
+    ) -> Sequence[tuple[Command, Runnable | Blocked | None]] | None:
+        """Decide about each command; None if more must be read first: a new mark's name, then the mark."""
+        self._needed, verdicts, is_known = set(), [], True
+        for command, before, _, _ in waiting:
+            view = View(self._watches.results)
+            published = partial(self._published_generation, command, view)
+            progress = self._progress._replace(published=published)
+            try:
+                verdicts.append((command, judge(command, view, self._znodes, progress, before)))
+            except Unknown:
+                is_known = False
+            self._needed |= view.noted
+            for remark in view.remarks:
+                self._client.warn_once(remark)
+        return verdicts if is_known else None
+
+    def _apply(self, command: Command, verdict: Runnable | Blocked | None) -> Runnable | Blocked:
+        """Contend for the lock if it decides; otherwise another contender may be able to use it."""
         if verdict is None:
             return self._contend(command)
         if isinstance(verdict, Blocked) and verdict.reason == SUPERSEDED:
-            if command.path not in self._superseded:
-                log.warning("%s: %s", command.path, verdict.reason)
-            self._superseded.add(command.path)
+            self._client.warn_once(f"{command.path}: {verdict.reason}")
         if command.run_once is not None:
-            # The next contender may be able to use the lock.
             self._queues.give_back(self._lock(command))
         return verdict
 
-    def _look_up_generations(self, command: Command) -> None:
-        """Read the published generations of commands of other services, if they decide."""
-        results, image = self._watches.results, self._progress.image
-        for dependency in command.inside:
-            if not states.needs_published(dependency, results, self._znodes, image):
-                continue
-            assert isinstance(dependency, Dependency) and image is not None and self._read_published
-            known = self._generations.get(dependency)
-            if known is None or _has_changed(known, results):
-                found = self._generations[dependency] = self._read_published(dependency)
-                published = {(dependency.path, dependency.scope): found.name}
-                self._progress = self._progress._replace(published={**self._progress.published, **published})
-                _warn_of_generation(command, dependency, found, image)
+    def _published_generation(self, command: Command, view: View, dependency: Dependency) -> str | None:
+        """The published generation of another service's command, read again if it has changed."""
+        known, image = self._generations.get(dependency), self._progress.image
+        if known is None or _has_changed(known, view.answers):
+            assert image is not None and self._read_published
+            known = self._generations[dependency] = self._read_published(dependency)
+            _warn_of_generation(command, dependency, known, image)
+        view.noted.update(map(data_of, known.stamps))
+        return known.name
 
     def _contend(self, command: Command) -> Runnable | Blocked:
         lock = self._lock(command)
@@ -211,35 +225,25 @@ class Waiting:
                 self._tree.ensure()
         if contender is not None:
             return Runnable(command, contender)
-        attempt = self._attempt(command)
+        detail = states.once_znodes(command, self._znodes).detail
+        attempt = states.decode_detail(self._watches.results.get(data_of(detail)))
         if attempt.started is None or attempt.finished is not None:
             return Blocked(command, (), "another container is about to run it")
-        return Blocked(command, (), f"{attempt.host} {RUNS_IT}")
-
-    def _attempt(self, command: Command) -> states.Detail:
-        """The last attempt of a one-time command, if known."""
-        detail = states.once_znodes(command, self._znodes).detail
-        return states.decode_detail(self._watches.results.get(data_of(detail)))
+        return Blocked(command, (), f"{attempt.host} is running it", attempt)
 
     # -- what is read ---------------------------------------------------------------------------
 
-    def _queries(self, waiting: Sequence[Blocked]) -> set[Query]:
-        found = set() if self._has_run else set(map(data_of, self._tree.stamps))
+    def _queries(self, waiting: Sequence[Blocked], *, with_details: bool) -> set[Query]:
+        """`with_details`: also how the attempts failed that are waited for. Only needed for a log line."""
+        found = set(self._needed)
+        if not self._has_run:
+            found.update(map(data_of, self._tree.stamps))
         for blocked in waiting:
-            found |= queries(blocked, self._watches.results, self._znodes, self._progress)
-            for dependency in blocked.command.inside:
-                if isinstance(dependency, Dependency) and dependency in self._generations:
-                    found.update(map(data_of, self._generations[dependency].stamps))
             if blocked.command.run_once is not None:
                 found.update(self._queues.queries(self._lock(blocked.command)))
+            if with_details:
+                found.update(data_of(unmet.detail) for unmet in blocked.unmet if unmet.detail)
         return found
-
-    def _details(self, waiting: Sequence[Blocked]) -> set[Query]:
-        """How the attempts failed that are waited for. Only needed for a log line."""
-        return {data_of(unmet.detail) for blocked in waiting for unmet in blocked.unmet if unmet.detail}
-
-    def _unknown(self, command: Command) -> list[Unmet]:
-        return [Unmet(dependency, "unknown: not read yet") for dependency in command.dependencies]
 
     def _lock(self, command: Command) -> str:
         return states.once_znodes(command, self._znodes).lock
@@ -248,20 +252,11 @@ class Waiting:
 
     def _limit_of(self, blocked: Blocked) -> float:
         """When this command has waited too long for its dependencies."""
-        timeouts = [unmet.dependency.timeout for unmet in blocked.unmet]
-        if blocked.unmet or blocked.reason == AGAIN:
-            timeouts.append(self._limit)
+        if not blocked.unmet:
+            return math.inf
+        timeouts = [self._limit, *(unmet.dependency.timeout for unmet in blocked.unmet)]
         given = [timeout for timeout in timeouts if timeout is not None]
-        return self._begun[blocked.command.path] + min(given) if given else NEVER
-
-    def _time_out(self, overdue: Sequence[Blocked]) -> None:
-        first, *others = overdue
-        reason = "; ".join([self._waited(first), *map(self._has_waited, others)])
-        raise DependenciesNotSatisfied(reason, command=first.command.path)
-
-    def _describe(self, waiting: Sequence[Blocked]) -> str:
-        outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
-        return outage + "; ".join(map(self._has_waited, waiting))
+        return self._begun[blocked.command.path] + min(given, default=math.inf)
 
     def _has_waited(self, blocked: Blocked) -> str:
         return f"{blocked.command.path} has {self._waited(blocked)}"
@@ -270,27 +265,23 @@ class Waiting:
         """How long it has waited, and for what."""
         waited = now() - self._begun[blocked.command.path]
         unmet = ", ".join(self._state_of(unmet) for unmet in blocked.unmet)
-        reason = f"{blocked.reason}{self._runs_since(blocked)}"
+        reason = blocked.reason
+        if blocked.attempt and blocked.attempt.started:
+            since = max(0.0, time.time() - blocked.attempt.started)
+            more = f"; {states.NO_TIMEOUT}" if blocked.command.timeout is None else ""
+            reason += f" for {since:.0f} s (it holds the lock){more}"
         words = [f"for {unmet}"] * bool(unmet) + [f"while {reason}"] * bool(reason)
         return f"waited {waited:.0f} s {', '.join(words)}"
-
-    def _runs_since(self, blocked: Blocked) -> str:
-        """How long another container has been running the one-time command."""
-        started = blocked.reason.endswith(RUNS_IT) and self._attempt(blocked.command).started
-        if not started:
-            return ""
-        more = f"; {states.NO_TIMEOUT}" if blocked.command.timeout is None else ""
-        return f" for {max(0.0, time.time() - started):.0f} s (it holds the lock){more}"
 
     def _state_of(self, unmet: Unmet) -> str:
         znode = self._watches.results.get(data_of(unmet.detail)) if unmet.detail else None
         return states.describe(unmet, states.decode_detail(znode), time.time())
 
 
-def _has_changed(known: Generation, view: View) -> bool:
+def _has_changed(known: Generation, answers: Mapping[Query, Any]) -> bool:
     """Whether a znode that the generation was read from has changed since."""
     return any(
-        data_of(path) in view and stamp(view[data_of(path)]) != before
+        data_of(path) in answers and stamp(answers[data_of(path)]) != before
         for path, before in known.stamps.items()
     )
 

@@ -21,8 +21,8 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
-from kolla_mesos_start.zookeeper.query import Znode
 from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size
+from kolla_mesos_start.zookeeper.view import Unknown, View, Znode
 from kolla_mesos_start.zookeeper.watches import Watches
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.session import Servers
+    from kolla_mesos_start.zookeeper.view import Query
 
     T = TypeVar("T")
     # The data at a path (False) or the names below it (True): the zxid of its last change; None: nothing.
@@ -260,14 +261,6 @@ class Client:
             raise Refused(cause, path)
         return results
 
-    def known_as(self) -> str:
-        """Our identity according to the server; empty if it does not answer soon."""
-        from kolla_mesos_start.zookeeper.identity import ANSWER_TIMEOUT, WhoAmI, names
-
-        (reply,) = self._send([WhoAmI()])
-        self.loop.wait(lambda: reply.done, now() + ANSWER_TIMEOUT)
-        return names(reply.value, self._labels) if reply.done and reply.error is None else ""
-
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         """The znode at each of `paths`, read together, without a watch."""
         found: dict[str, Any] = self._together(paths, wire.GetData)
@@ -281,6 +274,22 @@ class Client:
         for path, got in found.items():
             self.seen[path, True] = got[1].pzxid if got else None
         return {path: sorted(got[0]) if got else None for path, got in found.items()}
+
+    def decide(self, decision: Callable[[View], T], known: Mapping[Query, Any] = MappingProxyType({})) -> T:
+        """The decision on what the servers say now, read without watches. What is `known` is not read."""
+        answers = dict(known)
+        while True:
+            view = View(answers)
+            try:
+                return decision(view)
+            except Unknown:
+                missing = [query for query in view.noted if query not in answers]
+                names = self.children(query.path for query in missing if query.children)
+                znodes = self.read(query.path for query in missing if not query.children)
+                answers.update(
+                    (query, tuple(names[query.path] or ()) if query.children else znodes[query.path])
+                    for query in missing
+                )
 
     def _together(self, paths: Iterable[str], kind: Callable[[str, bool], Any]) -> dict[str, Any]:
         results = self.each({path: kind(path, False) for path in paths})

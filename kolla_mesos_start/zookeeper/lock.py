@@ -12,7 +12,7 @@ import re
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper.query import data_of
+from kolla_mesos_start.zookeeper.view import data_of
 from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kolla_mesos_start.zookeeper.client import Client
-    from kolla_mesos_start.zookeeper.query import Query
+    from kolla_mesos_start.zookeeper.view import Query
 
 log = Logger(__name__)
 

@@ -13,7 +13,7 @@ import select
 from collections import deque
 from functools import partial
 
-from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause, was_closed
+from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import NO_LABELS, Labels, wire
@@ -47,9 +47,7 @@ PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 
 # An election takes less than half a second: with a steeper growth most clients would sleep past its end.
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
 REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds after the servers refused the credentials
-# A server waits 2 s for a quorum before it becomes read-only. Most outages are over by then.
-READ_ONLY_AFTER = 2.0
-READ_ONLY = "the server is read-only: it has no quorum"
+GRANT = "use another credential, or give this one the right (acl.yml, then publish)"
 STABLE = 1.0  # seconds; a connection that ends sooner counts as a failure, so that no loop spins
 
 
@@ -77,6 +75,19 @@ class Servers:
     def advice(self) -> str:
         """What to check if no server answers."""
         return f"{self.labels.hosts}, and that ZooKeeper runs there"
+
+    @property
+    def identity(self) -> str:
+        """Who we are to the servers, without the secrets."""
+        names = [f"{scheme}:{credential.partition(':')[0]}" for scheme, credential in self.auth]
+        if self.cert:
+            names.append(f"the certificate in {self.labels.cert}")
+        return ", ".join(names) or f"nobody (neither {self.labels.auth} nor {self.labels.cert} is set)"
+
+    @property
+    def hint(self) -> str:
+        """The end of a message about a missing right."""
+        return f"; connected as {self.identity}: {GRANT}"
 
     def __str__(self) -> str:
         return ",".join(_address(host, port) for host, port in self.hosts)
@@ -290,35 +301,7 @@ class Session:
         except OSError as error:
             # A read-only server closes the connection without an answer. We never accept a read-only session:
             # the server's record of sessions and locks may be old.
-            is_late = was_closed(error) and now() - self._lost_at > READ_ONLY_AFTER
-            is_read_only = is_late and (yield from self._is_read_only(addresses, host))
-            reason = READ_ONLY if is_read_only else self._explained(error)
-            raise ConnectionError(errno.ECONNRESET, reason) from error
-
-    def _is_read_only(self, addresses: Sequence[Address], host: str) -> Steps[bool]:
-        """What the server answers to `isro`, which every server that can be read-only allows."""
-        try:
-            connection = yield from self._dial(addresses, host)
-        except OSError:
-            return False
-        answer = b""
-        with connection:
-            try:
-                connection.send(b"isro")
-                while len(answer) < len(b"ro"):
-                    try:
-                        data = connection.recv(64)
-                    except OSError as error:
-                        if not would_block(error):
-                            raise
-                        yield connection.fileno(), select.POLLIN
-                        continue
-                    if not data:
-                        break
-                    answer += data
-            except OSError:
-                return False
-        return answer == b"ro"
+            raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
 
     def _dial(self, addresses: Sequence[Address], host: str) -> Steps[socket.socket]:
         """A connection to the first of the addresses that accepts one, with TLS if that is configured."""

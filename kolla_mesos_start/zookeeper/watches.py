@@ -9,22 +9,25 @@ names are missing, a list is read again after a pause.
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 from kolla_mesos_start.errors import NoRight, RefusedByServer
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.query import Znode, data_of
 from kolla_mesos_start.zookeeper.session import jittered
+from kolla_mesos_start.zookeeper.view import Unknown, View, Znode, data_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable
+    from typing import Any, TypeVar
 
     from kolla_mesos_start.loop import Loop
-    from kolla_mesos_start.zookeeper.query import Query
     from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.zookeeper.view import Query
+
+    T = TypeVar("T")
 
 # Seconds for each missing name after the first, and at most: together with the read, the last name is known a
 # quarter of a second after it appeared.
@@ -150,6 +153,17 @@ class Watches:
     def forget(self, paths: Iterable[str]) -> None:
         """Stop watching these znodes: we change them ourselves."""
         self.watch(self._watch_state.wanted - {data_of(path) for path in paths})
+
+    def decide(self, decision: Callable[[View], T]) -> T:
+        """Watch what the decision reads, and return it once all of that is up to date."""
+        while True:
+            view, decided = View(self.results), False
+            with contextlib.suppress(Unknown):
+                result, decided = decision(view), True
+            self.watch(view.noted)
+            if decided and self.fresh():
+                return result
+            self._loop.wait(self.fresh)
 
     def fresh(self) -> bool:
         """Whether all `results` are up to date."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from drills.blackout.members import PACKAGES
 from tests import CHECKOUT
 from tests.arrangement import say
-from tests.blackout.members import PACKAGES
 from tests.examples.openstack import install_packages
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tests.blackout.cluster import Cluster
-from tests.blackout.drill import Drill
+from drills.blackout.cluster import Cluster
+from drills.blackout.drill import Drill
 from tests.zookeeper import Ensemble
 
 # Packages may have to be installed first.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackout.members import HOSTS, NO_GROUP, Member, Ports, Refused
+from drills.blackout.members import HOSTS, NO_GROUP, Member, Ports, Refused
 from tests.processes import command_line
 from tests.waiting import eventually
 

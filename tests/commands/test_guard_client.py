@@ -539,20 +539,6 @@ def test_a_stopped_guard_with_a_full_socket_is_given_up(loop: Loop, guard: Guard
     assert guard.ended.reason == "lost"
 
 
-@pytest.mark.parametrize("ask", [lambda guard: guard.end(100), lambda guard: guard.signal(signal.SIGTERM)])
-def test_a_stopped_guard_that_does_not_answer_is_given_up(
-    loop: Loop, guard: Guard, tmp_path: Path, ask: Callable[[Guard], None]
-) -> None:
-    """Without a deadline too: timeouts and stop signals must work although the guard is stopped."""
-    (pid,) = started(guard, tmp_path / "pid", SLEEP, 1)
-    os.kill(guard.pid, signal.SIGSTOP)
-    ask(guard)
-    loop.wait(lambda: guard.ended, now() + HANDSHAKE_TIMEOUT)
-    assert guard.ended is not None
-    assert guard.ended.reason == "lost"
-    assert not lives(pid)
-
-
 def test_the_guard_does_not_get_the_environment(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets are not visible in one more process; the linker's variables are passed on."""
     monkeypatch.setenv("PASSWORD", "hunter2")

@@ -16,8 +16,9 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.up import containers
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
-from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Keystone, Users
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Users
 from tests.functional.cloud import NOTED
+from tests.keystone import Keystone
 from tests.tool import operator_client
 
 IMAGES = {MARIADB: "mariadb-server", MEMCACHED: "memcached", TASKS: "mariadb-server", API: "keystone"}

@@ -14,7 +14,7 @@ from kolla_mesos_start.ctl.live.model import LiveDeployment
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode
+from kolla_mesos_start.zookeeper.view import Query, Znode
 from tests.instances import INSTANCE, MEMBER
 
 NOW = 1_700_000_000.0

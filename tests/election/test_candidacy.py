@@ -11,7 +11,7 @@ from kolla_mesos_start.election.decide import Elected, Join, Snapshot
 from kolla_mesos_start.election.position import Position, parse
 from kolla_mesos_start.election.records import Candidate, Decision, Member, Override, Running
 from kolla_mesos_start.tree.znodes import ElectionZnodes
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Create, Delete, SetData
 from tests.instances import INSTANCE_DATA
 

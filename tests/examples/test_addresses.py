@@ -32,7 +32,7 @@ def commands(service: Service) -> Iterator[Command]:
 @pytest.mark.parametrize("root", DEPLOYMENTS, ids=lambda root: root.name)
 def test_a_command_waits_itself_for_those_whose_addresses_its_files_list(root: Path) -> None:
     """That a command before it has waited is not enough: after an outage they may be listed again later."""
-    for service in directory.enabled(directory.read(root)):
+    for service in directory.read(root).services:
         for command in commands(service):
             listed = {
                 name

@@ -21,8 +21,8 @@ from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start import log
 from kolla_mesos_start.errors import AgentError, CannotWrite
-from kolla_mesos_start.files.content import Content
-from kolla_mesos_start.files.placement import place
+from kolla_mesos_start.files.place import place
+from kolla_mesos_start.files.plan import Content
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 
 NOBODY = 65534

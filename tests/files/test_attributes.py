@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.files.attributes import ACL
-from kolla_mesos_start.files.placement import place
-from kolla_mesos_start.files.together import place_all
+from kolla_mesos_start.files.place import place
 from tests.files.children import (
     NOBODY,
     SECRET,
@@ -53,10 +52,10 @@ def attributes(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["start", "refresh"])
-def test_a_replaced_file_keeps_its_attributes(old: Path, uid: int, run_dir: str, whole: bool) -> None:
+def test_a_replaced_file_keeps_its_attributes(old: Path, uid: int, whole: bool) -> None:
     inode = old.stat().st_ino
     wanted = [content(old, mode=0o640)]
-    action = (lambda: place_all(wanted, run_dir)) if whole else (lambda: place(wanted))
+    action = (lambda: place(wanted, can_undo=True)) if whole else (lambda: place(wanted))
     assert in_child(action, uid).error is None
     assert old.read_bytes() == SECRET and old.stat().st_ino != inode
     assert attributes(old) == {"user.note": b"mine", ACL: acl(0o640, group=0)}

@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from kolla_mesos_start.files.content import Content
 from kolla_mesos_start.files.copy_once import CopyOnce
-from kolla_mesos_start.files.placement import place
+from kolla_mesos_start.files.place import place
+from kolla_mesos_start.files.plan import Content
 from tests.files.children import (
     NOBODY,
     SECRET,
@@ -67,7 +67,7 @@ def test_files_without_a_marker_are_written_again(home: Path, uid: int) -> None:
     """Without a marker the files count as incomplete."""
 
     def action() -> None:
-        kill_at("rename", 2)
+        kill_at("rename", 2)  # that of the marker
         start(home / "state", {"role/a": content(home / "app.conf")})
 
     assert in_child(action, uid).signum == signal.SIGKILL

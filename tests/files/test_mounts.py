@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files.placement import place, plan
+from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.files.plan import Content, plan
 from tests.files.children import (
     SECRET,
     Mount,
@@ -173,6 +174,49 @@ def test_a_read_only_mount_is_named_in_the_error(mounted: tuple[Path, Path, list
     assert f"{dest} is a mount of its own" in reason
     assert "mount it writable" in reason
     assert source.read_bytes() == b"old"
+
+
+def test_a_mount_that_can_not_be_written_is_found_before_anything_is_replaced(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """A read-only ConfigMap among the files."""
+    _, dest, mounts = mounted
+    files = [content(dest.parent / "b.conf", b"new"), content(dest, b"new", name="mounted")]
+    outcome = in_child(lambda: place(files), uid, [*mounts, ("-o", "remount,bind,ro", str(dest))])
+    assert "is a mount of its own and can't be written" in outcome.reason
+    assert not (dest.parent / "b.conf").exists()
+
+
+def test_a_mounted_file_is_put_back(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
+    """From memory: it can't be replaced by a copy."""
+    source, dest, mounts = mounted
+    source.chmod(0o400)
+    files = [content(dest, b"new", name="mounted"), content(dest.parent / "b.conf", b"new")]
+
+    def action() -> list[bytes]:
+        before = place(files, can_undo=True)
+        placed = source.read_bytes()
+        restore(before)
+        return [placed, source.read_bytes()]
+
+    assert in_child(action, uid, mounts).value == [b"new", b"old"]
+    assert (mode_of(source), (dest.parent / "b.conf").exists()) == (0o400, False)
+
+
+def test_a_mounted_file_keeps_its_mode_if_nothing_is_replaced(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """A check of another file fails."""
+    source, dest, mounts = mounted
+    source.chmod(0o400)
+    files = [content(dest, b"new", name="mounted"), content(dest.parent / "b.conf", b"new")]
+    files[1] = files[1]._replace(check=("false",))
+
+    def refuse(content: Content, path: str) -> None:
+        raise CannotWrite("refused")
+
+    assert in_child(lambda: place(files, refuse), uid, mounts).reason == "refused"
+    assert (source.read_bytes(), mode_of(source)) == (b"old", 0o400)
 
 
 def test_a_mounted_file_does_not_change_without_space_for_the_new_content(

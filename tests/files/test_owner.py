@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.files.placement import place
-from kolla_mesos_start.files.together import place_all
+from kolla_mesos_start.files.place import place
 from tests.files.children import (
     SECRET,
     content,
@@ -43,9 +42,7 @@ def squash() -> None:
 
 
 @pytest.mark.parametrize("there", [None, b"old"])
-def test_without_owner_root_may_be_squashed(
-    root: None, home: Path, run_dir: str, there: bytes | None
-) -> None:
+def test_without_owner_root_may_be_squashed(root: None, home: Path, there: bytes | None) -> None:
     """None is needed; and a file that is right is not written again."""
     dest = home / "app.conf"
     if there is not None:
@@ -56,7 +53,7 @@ def test_without_owner_root_may_be_squashed(
         place([content(dest)])
         before = identity(dest)
         place([content(dest)])
-        return place_all([content(dest)], run_dir) == [] and identity(dest) == before
+        return place([content(dest)], can_undo=True) == [] and identity(dest) == before
 
     assert in_child(action, 0).value is True
     assert (dest.read_bytes(), owner_of(dest), mode_of(dest)) == (SECRET, (ANONYMOUS, ANONYMOUS), 0o600)
@@ -82,8 +79,8 @@ def test_without_owner_another_users_file_is_still_replaced(root: None, home: Pa
 def test_an_id_that_is_not_mapped_is_named(tmp_path: Path) -> None:
     """In a user namespace with one id."""
     code = (
-        "import sys; from kolla_mesos_start.files.placement import place\n"
-        "from kolla_mesos_start.files.content import Content\n"
+        "import sys; from kolla_mesos_start.files.place import place\n"
+        "from kolla_mesos_start.files.plan import Content\n"
         "place([Content('a', sys.argv[1] + '/a', None, None, 0o600, b'1')])\n"
         "place([Content('b', sys.argv[1] + '/b', 4242, 4343, 0o600, b'1')])\n"
     )

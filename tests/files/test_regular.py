@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.files.regular import read_regular
+from kolla_mesos_start.files.paths import read_regular
 
 
 def test_a_link_to_a_regular_file_is_read(tmp_path: Path) -> None:

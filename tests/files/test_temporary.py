@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.files.placement import place
+from kolla_mesos_start.files.place import place
 from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.files.children import (
     SECRET,

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start.errors import CannotRender
-from kolla_mesos_start.files.content import Content
-from kolla_mesos_start.files.placement import place
-from kolla_mesos_start.files.together import place_all, restore
+from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.files.plan import Content
 from tests.files.children import NOBODY, SECRET, content, in_child, own, write
 
 
@@ -33,20 +32,18 @@ def fail_rename_to(failing: str) -> None:
     setattr(os, "rename", renamed)  # noqa: B010 (its type is another one)
 
 
-def test_all_files_are_placed_or_none(root: None, home: Path, run_dir: str, uid: int) -> None:
+def test_all_files_are_placed_or_none(root: None, home: Path, uid: int) -> None:
     """A file that can't be written keeps the others from being changed; what was changed is undone."""
     write(home / "a.conf", b"old", uid, 0o640)
     (home / "b.conf").mkdir()
     before = held(home)
     wanted = [content(home / name, b"new", name=name) for name in ("a.conf", "new.conf", "b.conf")]
-    assert "b.conf is a directory" in in_child(lambda: place_all(wanted, run_dir), uid).reason
+    assert "b.conf is a directory" in in_child(lambda: place(wanted, can_undo=True), uid).reason
     assert held(home) == before
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_failure_in_the_middle_leaves_the_files_as_they_were(
-    home: Path, run_dir: str, uid: int, failing: int
-) -> None:
+def test_a_failure_in_the_middle_leaves_the_files_as_they_were(home: Path, uid: int, failing: int) -> None:
     """The disk may fail after the first file is in its place; a file that was not there goes again."""
     write(home / "a.conf", b"old", uid, 0o640)
     write(home / "b.conf", b"old", uid, 0o600)
@@ -56,13 +53,13 @@ def test_a_failure_in_the_middle_leaves_the_files_as_they_were(
 
     def work() -> None:
         fail_rename_to(names[failing])
-        place_all([content(home / name, b"new", name=name) for name in names], run_dir)
+        place([content(home / name, b"new", name=name) for name in names], can_undo=True)
 
     assert f"{names[failing]} can't be written: Input/output error" in in_child(work, uid).reason
     assert held(home) == before
 
 
-def test_what_was_placed_can_be_undone(home: Path, run_dir: str, uid: int) -> None:
+def test_what_was_placed_can_be_undone(home: Path, uid: int) -> None:
     """The daemon could not be told: then its files are what it has read."""
     write(home / "a.conf", b"old", uid, 0o640)
     write(home / "same.conf", SECRET, uid, 0o600)
@@ -71,15 +68,15 @@ def test_what_was_placed_can_be_undone(home: Path, run_dir: str, uid: int) -> No
     wanted = [content(home / name, name=name) for name in ("a.conf", "new.conf", "same.conf")]
 
     def work() -> None:
-        placed = place_all(wanted, run_dir)
+        placed = place(wanted, can_undo=True)
         assert [each.name for each in placed] == ["a.conf", "new.conf"]
-        restore(placed, run_dir)
+        restore(placed)
 
     assert in_child(work, uid).error is None
     assert held(home) == before
 
 
-def test_a_link_that_was_replaced_comes_back(home: Path, run_dir: str, uid: int) -> None:
+def test_a_link_that_was_replaced_comes_back(home: Path, uid: int) -> None:
     """Whether it leads anywhere or not."""
     write(home / "real.conf", b"old", uid, 0o640)
     (home / "a.conf").symlink_to("real.conf")
@@ -87,28 +84,23 @@ def test_a_link_that_was_replaced_comes_back(home: Path, run_dir: str, uid: int)
     own(home, uid)
 
     def work() -> None:
-        restore(
-            place_all([content(home / name, name=name) for name in ("a.conf", "b.conf")], run_dir), run_dir
-        )
+        restore(place([content(home / name, name=name) for name in ("a.conf", "b.conf")], can_undo=True))
 
     assert in_child(work, uid).error is None
     assert [os.readlink(home / name) for name in ("a.conf", "b.conf")] == ["real.conf", "/nowhere"]
     assert (home / "real.conf").read_bytes() == b"old"
 
 
-def test_what_could_not_be_brought_back_is_not_replaced(
-    root: None, home: Path, run_dir: str, uid: int
-) -> None:
+def test_what_could_not_be_brought_back_is_not_replaced(root: None, home: Path, uid: int) -> None:
     """Another user's file, which can't be read."""
     write(home / "a.conf", b"old", 0, 0o600)
     os.chown(home, NOBODY, NOBODY)
-    os.chown(run_dir, NOBODY, NOBODY)
-    reason = in_child(lambda: place_all([content(home / "a.conf")], run_dir), NOBODY).reason
+    reason = in_child(lambda: place([content(home / "a.conf")], can_undo=True), NOBODY).reason
     assert "a.conf can't be written: Permission denied" in reason
     assert (home / "a.conf").read_bytes() == b"old"
 
 
-def test_a_new_file_must_pass_its_check(home: Path, run_dir: str, uid: int) -> None:
+def test_a_new_file_must_pass_its_check(home: Path, uid: int) -> None:
     """The check sees the complete new file beside its dest, before any file is changed."""
     write(home / "a.conf", b"old", uid, 0o640)
     own(home, uid)
@@ -124,7 +116,7 @@ def test_a_new_file_must_pass_its_check(home: Path, run_dir: str, uid: int) -> N
         place([checked, content(home / "a.conf")], refuse)
     assert held(home) == before
     with pytest.raises(CannotRender):
-        place_all([checked, content(home / "a.conf")], run_dir, refuse)
+        place([checked, content(home / "a.conf")], refuse, can_undo=True)
     assert held(home) == before
     write(home / "b.conf", SECRET, os.geteuid(), checked.mode)
     place([checked], refuse)  # It is there already, and was checked then.

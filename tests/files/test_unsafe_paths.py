@@ -10,17 +10,14 @@ from typing import Callable
 import pytest
 
 from kolla_mesos_start.errors import CannotWrite
-from kolla_mesos_start.files.directories import existing, open_directory
-from kolla_mesos_start.files.placement import place, plan
-from kolla_mesos_start.files.regular import read_regular
-from kolla_mesos_start.files.together import place_all, restore
-from kolla_mesos_start.health import PRIVATE
+from kolla_mesos_start.files.paths import existing, open_directory, read_regular
+from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.files.plan import plan
 from tests.files.children import (
     NOBODY,
     before_call,
     content,
     in_child,
-    mode_of,
     own,
     owner_of,
     snapshot,
@@ -102,12 +99,11 @@ PATHS = [absolute, relative, in_the_middle, of_root, in_a_directory_of_root, upw
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("make", [*PATHS, to_a_missing_directory])
 def test_a_dest_behind_a_link_of_another_user_is_refused(
-    home: Path, theirs: Path, run_dir: str, make: Callable[[Path, Path], Path]
+    home: Path, theirs: Path, make: Callable[[Path, Path], Path]
 ) -> None:
     file = content(make(home, theirs) / "app.conf", b"ours")
-    for work in (lambda: place([file]), lambda: place_all([file], run_dir)):
-        with pytest.raises(CannotWrite, match=r"app.conf can't be written: a part of .* is a link"):
-            work()
+    with pytest.raises(CannotWrite, match=r"app.conf can't be written: a part of .* is a link"):
+        place([file])
     if make is not to_a_missing_directory:
         with pytest.raises(CannotWrite, match="is a link"):
             plan(file)
@@ -116,17 +112,17 @@ def test_a_dest_behind_a_link_of_another_user_is_refused(
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("make", [absolute, relative])
 def test_files_are_not_brought_back_through_a_link(
-    home: Path, theirs: Path, run_dir: str, make: Callable[[Path, Path], Path]
+    home: Path, theirs: Path, make: Callable[[Path, Path], Path]
 ) -> None:
     """They may put it there while a refresh runs."""
     (theirs / "link").mkdir()
     own(theirs / "link", NOBODY)
-    before = place_all([content(theirs / "link" / "app.conf", b"ours")], run_dir)
+    before = place([content(theirs / "link" / "app.conf", b"ours")], can_undo=True)
     (theirs / "link" / "app.conf").unlink()
     (theirs / "link").rmdir()
     make(home, theirs)
     with pytest.raises(CannotWrite, match="is a link"):
-        restore(before, run_dir)
+        restore(before)
 
 
 @pytest.mark.parametrize("make", PATHS)
@@ -172,33 +168,6 @@ def test_a_link_that_appears_while_parents_are_created_is_not_followed(
     with pytest.raises(FileNotFoundError):
         open_directory(str(theirs / "link"))
     assert os.listdir(home / "etc") == []
-
-
-def test_a_copy_that_another_user_replaces_is_not_used(home: Path, theirs: Path, run_dir: str) -> None:
-    """The copy of a mounted file is where only root can write; the directory above it may be theirs, too."""
-    own(Path(run_dir), NOBODY)
-    source, dest = home / "source", home / "etc" / "app.conf"
-    source.write_bytes(b"old")
-    dest.touch()
-
-    def replace() -> None:
-        """What the user can do at any time."""
-        private = Path(run_dir, PRIVATE)
-        copies = os.listdir(private)
-        assert mode_of(private) == 0o700
-        private.rename(theirs / "moved")
-        private.mkdir()
-        for name in copies:
-            (private / name).write_bytes(b"theirs")
-            own(private / name, NOBODY)
-        own(private, NOBODY)
-
-    def action() -> None:
-        before_call("rename", 2, replace)  # After that of the journal.
-        place_all([content(dest, b"ours")], run_dir)
-
-    assert in_child(action, 0, [("--bind", str(source), str(dest))]).error is None
-    assert source.read_bytes() == b"ours"
 
 
 @pytest.mark.parametrize("target", ["etc", "./etc/../etc/", "/proc/self/cwd/../"])

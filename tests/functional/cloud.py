@@ -1,7 +1,7 @@
 """The deployment under test: the Keystone example on this machine, and what the tests ask of it.
 
-Counts the runs of commands, and sends requests. `tests/examples/keystone.py`, which `bin/quickstart` also
-uses, creates and starts the deployment. The tests have the assertions.
+Counts the runs of commands. `tests/keystone.py` creates and starts the deployment. The tests have the
+assertions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from typing import Callable, NamedTuple
 
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.ctl.up.containers import AGENT, LocalContainer, processes_of
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
-from tests.examples.keystone import Keystone
+from kolla_mesos_start.ctl.up.containers import AGENT, LocalContainer
 from tests.examples.openstack import SYSTEM_PATH
 from tests.functional.command_lines import CommandLines
-from tests.processes import command_line
+from tests.keystone import Keystone
+from tests.local_deployment import LocalDeployment
 from tests.tool import operator_client
 from tests.waiting import eventually
 
-REGISTRAR = "kolla_mesos_start.daemon.boot"
 NOTED = Path(__file__).with_name("noted")
 START_LIMIT = 300.0  # seconds: ten times what it takes on two cores that do nothing else
 
@@ -165,24 +163,6 @@ def stop(container: LocalContainer) -> int:
     if container.status is None:
         os.kill(container.pid, signal.SIGTERM)
     return container.wait()
-
-
-def kill(container: LocalContainer, *, with_registrar: bool) -> None:
-    """SIGKILL. With the registrar it is as at the end of a pid namespace: no process is left to report it."""
-    if with_registrar:
-        # First, or it might see the daemon's end before its own.
-        os.kill(registrar(container), signal.SIGKILL)
-    os.kill(container.pid, signal.SIGKILL)
-    container.wait()
-
-
-def registrar(container: LocalContainer) -> int:
-    """The process that holds the session of the container's daemon."""
-
-    def found() -> int:
-        return next((each for each in processes_of(container.run_dir) if REGISTRAR in command_line(each)), 0)
-
-    return eventually(found, f"the registrar of {container.name}")
 
 
 def health(container: LocalContainer, *arguments: str) -> tuple[int, str]:

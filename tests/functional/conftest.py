@@ -1,4 +1,4 @@
-"""The real thing, started once for all tests here: MariaDB, memcached, and Keystone three times."""
+"""What the tests of real programs need: the programs, and a place."""
 
 from __future__ import annotations
 
@@ -11,23 +11,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from tests import CHECKOUT
-from tests.arrangement import say, section
+from tests.arrangement import say
 from tests.examples import openstack
-from tests.functional.cloud import Cloud
 from tests.functional.upgrade import NEW, OLD
-from tests.zookeeper import Server
 
 # Debian's packages, and a program of each, by which it is found.
 EDGE_PACKAGES = {"haproxy": "haproxy", "dnsmasq-base": "dnsmasq", "bind9-dnsutils": "dig", "hey": "hey"}
-
-
-@pytest.fixture(scope="session")
-def report(pytestconfig: pytest.Config) -> list[str]:
-    """Texts that are printed below the tests: what the start has taken."""
-    return section(pytestconfig, "start of MariaDB, memcached and three Keystones")
 
 
 @pytest.fixture(scope="session")
@@ -85,17 +76,3 @@ def place() -> Iterator[Path]:
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)
-
-
-@pytest.fixture(scope="module")
-def cloud(
-    shared_zookeeper: Server, module_zk: KazooClient, programs: Path, place: Path, report: list[str]
-) -> Iterator[Cloud]:
-    """The deployment, published, started all at once, and up."""
-    cloud = Cloud(place, programs, module_zk, shared_zookeeper.hosts, report)
-    cloud.command_lines.start()
-    try:
-        with cloud.up():
-            yield cloud
-    finally:
-        cloud.command_lines.stop()

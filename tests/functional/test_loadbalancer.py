@@ -23,12 +23,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests import EXAMPLES
 from tests.arrangement import section
 from tests.examples import openstack
 from tests.functional.cloud import published
+from tests.local_deployment import LocalDeployment
 from tests.tool import operator_client
 from tests.waiting import eventually
 from tests.zookeeper import Server

@@ -14,7 +14,6 @@ from kolla_mesos_start.ctl.directory.findings import DataSource
 from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.ctl.zk.connection import recorded as plan_recorded
 from kolla_mesos_start.errors import BadDefinition
-from tests.ctl.directory.test_kolla_mesos import FILES
 from tests.ctl.sources import findings
 from tests.fuzz.inputs import (
     BYTES,
@@ -165,29 +164,6 @@ def test_a_directory(fuzz: Fuzz, seed: int, tmp_path_factory: pytest.TempPathFac
 def read(root: Path) -> None:
     for finding in findings(root):
         assert finding.message.encode()
-
-
-@seeded
-def test_a_directory_of_kolla_mesos(fuzz: Fuzz, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Its definitions are templates of YAML."""
-    root = tmp_path_factory.mktemp("k")
-    for name, content in FILES.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-
-    def make(random: Random) -> tuple[str, bytes]:
-        name = random.choice(list(FILES))
-        return name, changed(random, [FILES[name].encode()], [*TOKENS, b"{{ distro }}", b"{% if a %}"])
-
-    def attempt(tried: tuple[str, bytes]) -> None:
-        name, data = tried
-        (root / name).write_bytes(data)
-        try:
-            read(root)
-        finally:
-            (root / name).write_text(FILES[name])
-
-    fuzz("a directory of kolla-mesos", seed, make, attempt, batch=2)
 
 
 @seeded

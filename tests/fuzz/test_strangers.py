@@ -10,10 +10,11 @@ from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.model import Command, Dependency
-from kolla_mesos_start.tree import members, states
+from kolla_mesos_start.definition.model import Dependency
+from kolla_mesos_start.tree import codec, states
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper import view as zookeeper
+from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
 from tests.definition.examples import command
 from tests.fuzz.inputs import BYTES, FAST, ODD, Fuzz, changed, changed_json, seeded
 
@@ -61,14 +62,14 @@ def test_the_facts_of_a_member(fuzz: Fuzz, seed: int) -> None:
     def attempt(data: bytes) -> None:
         for interface in ("eth1", "hostname"):
             try:
-                facts = members.member(data, interface)
-            except members.InvalidFacts as invalid:
+                facts = codec.member(data, interface)
+            except codec.Invalid as invalid:
                 assert str(invalid).isprintable()
             else:
                 assert facts["private_address"].isprintable() and facts["ansible_hostname"].isprintable()
         try:
-            facts = members.instance(data)
-        except members.InvalidFacts as invalid:
+            facts = codec.instance(data)
+        except codec.Invalid as invalid:
             assert str(invalid).isprintable()
         else:
             assert facts["host"].isprintable() and json.dumps(facts)
@@ -119,22 +120,6 @@ def test_states_marks_and_details(fuzz: Fuzz, seed: int) -> None:
     fuzz("states, marks, details", seed, view, decide)
 
 
-def decide(seen: dict[Query, Any]) -> None:
-    at = states.once_znodes(ONCE, ZNODES)
-    for each in (ONCE, ONCE._replace(generation=None)):
-        check_decided(each, seen)
-    for generation, exclusive in ((None, False), ("1", False), ("1", True)):
-        dependency = PLAIN._replace(generation=generation, exclusive=exclusive)
-        states.queries(dependency, ZNODES, seen)
-        unmet = states.unmet(dependency, Answers(seen), ZNODES)
-        if unmet:
-            said = states.describe(unmet, states.decode_detail(seen[data_of(at.detail)]), 1.6e9)
-            assert said.isprintable() and len(said) < 6000, said
-    running = states.under_way(at, seen)
-    retired = states.retired_for("2", at, seen)
-    assert (running or "").isprintable() and (retired or "").isprintable()
-
-
 class Answers(dict):  # type: ignore[type-arg]
     """What was not answered is not there."""
 
@@ -142,13 +127,21 @@ class Answers(dict):  # type: ignore[type-arg]
         return () if query.children else None
 
 
-def check_decided(each: Command, seen: dict[Query, Any]) -> None:
-    at = states.once_znodes(each, ZNODES)
-    states.once_queries(each, ZNODES, seen)
-    states.is_done(each, ZNODES, seen)
-    states.superseded_by(each, ZNODES, seen, 5)
-    found = seen[data_of(at.detail)]
-    detail = states.decode_detail(found)
+def decide(answers: dict[Query, Any]) -> None:
+    seen, at = zookeeper.View(Answers(answers)), states.once_znodes(ONCE, ZNODES)
+    for each in (ONCE, ONCE._replace(generation=None)):
+        states.is_done(each, ZNODES, seen)
+        states.superseded_by(each, ZNODES, seen, 5)
+    for generation, exclusive in ((None, False), ("1", False), ("1", True)):
+        dependency = PLAIN._replace(generation=generation, exclusive=exclusive)
+        unmet = states.unmet(dependency, seen, ZNODES)
+        if unmet:
+            said = states.describe(unmet, states.decode_detail(answers[data_of(at.detail)]), 1.6e9)
+            assert said.isprintable() and len(said) < 6000, said
+    running = states.under_way(at, seen)
+    retired = states.retired_for("2", at, seen)
+    assert (running or "").isprintable() and (retired or "").isprintable()
+    detail = states.decode_detail(answers[data_of(at.detail)])
     next_one = detail._replace(attempt=detail.attempt + 1, after=states.token_of(detail, 2**63 - 1))
     assert len(next_one.encoded()) <= states.MAX_DETAIL
     states.encode_mark(states.token_of(next_one, 5), 5)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kolla_mesos_start.errors import NoAddress
 from kolla_mesos_start.host import netlink, network
 from kolla_mesos_start.settings import parse
 from tests.conftest import LogLines
@@ -127,7 +128,7 @@ CHOICES = [
 @pytest.mark.parametrize("choice", CHOICES, ids=[choice.name for choice in CHOICES])
 def test_the_default_is_the_default_routes_interface(choice: Choice) -> None:
     """Without any variable set, an agent registers the address that others reach it at."""
-    functions = "network.default_interface(), network.get_ip_address(settings)"
+    functions = "network._default_interface(network.interfaces()), network.get_ip_address(settings)"
     assert in_namespace(choice.setup, functions) == [choice.interface, choice.address]
 
 
@@ -136,7 +137,7 @@ def test_a_named_interface_goes_before_the_default_routes() -> None:
     functions = (
         "network.facts(settings)['private_interface'], network.facts(settings)['api_interface'], "
         "network.get_ip_address(settings), network.get_ip_address(settings, 'eth0'), "
-        "network.address_of('eth1')"
+        "network.get_ip_address(settings, 'eth1')"
     )
     assert in_namespace(VIA_ETH0, functions, KOLLA_PRIVATE_INTERFACE="eth1") == [
         *("eth1", "eth0"),
@@ -155,7 +156,7 @@ def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: 
     """The message has the name that was set, and the valid ones."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, function, KOLLA_PRIVATE_INTERFACE="ens3", KOLLA_PUBLIC_INTERFACE="eth0")
-    assert caught.value.kind == network.NoAddress.__name__
+    assert caught.value.kind == NoAddress.__name__
     assert "KOLLA_PRIVATE_INTERFACE=ens3: no such interface on this host" in caught.value.reason
     assert "expected one of eth0, eth0p, eth1, eth1p, lo" in caught.value.reason
 
@@ -182,7 +183,7 @@ def test_without_a_default_route_the_operator_has_to_choose(setup: str, expected
         in_namespace(
             f"{setup}\nip address flush dev lo" if "down" in setup else setup, "network.facts(settings)"
         )
-    assert caught.value.kind == network.NoAddress.__name__
+    assert caught.value.kind == NoAddress.__name__
     assert caught.value.reason.startswith(
         "environment: 1 issue: KOLLA_PRIVATE_INTERFACE, KOLLA_PUBLIC_INTERFACE"
     )
@@ -194,7 +195,7 @@ def test_the_message_about_a_templates_interface_does_not_show_its_name(interfac
     """The name may be the value of a variable."""
     with pytest.raises(Refused) as caught:
         in_namespace(TWO, f"network.get_ip_address(settings, {interface!r})")
-    assert caught.value.kind == network.NoAddress.__name__
+    assert caught.value.kind == NoAddress.__name__
     assert "expected one of eth0, " in caught.value.reason
     assert "ens3" not in caught.value.reason
 
@@ -278,7 +279,7 @@ def test_loopback_is_used_only_where_there_is_nothing_else() -> None:
     """The network of a host that boots is not configured yet: others could not use 127.0.0.1."""
     with pytest.raises(Refused) as caught:
         in_namespace(link("eth0"), "network.facts(settings)")
-    assert caught.value.kind == network.NoAddress.__name__
+    assert caught.value.kind == NoAddress.__name__
     # The kernel makes such a one in each namespace, once a tunnel is used anywhere.
     tunnel = "ip link add name sit0 type veth peer name tunl0"
     assert in_namespace(tunnel, "network.facts(settings)['address']") == "127.0.0.1"

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from kolla_mesos_start.zookeeper.identity import GRANT
+from kolla_mesos_start.zookeeper.session import GRANT
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, connected
 from tests.publishing import write_files

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.daemon.refresh_client import TAKES_LONG
+from kolla_mesos_start.daemon.control import TAKES_LONG
 from tests.agents import PROGRAM, Agent
 from tests.conftest import Deployment
 from tests.integration.test_refresh import (

@@ -22,7 +22,7 @@ from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
 from kolla_mesos_start.tree.status import StatusTree
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.client import Client
-from kolla_mesos_start.zookeeper.query import Znode, data_of
+from kolla_mesos_start.zookeeper.view import Znode, data_of
 from tests.conftest import Deployment
 from tests.integration.test_session import servers
 from tests.tool import operator_client

@@ -308,8 +308,14 @@ def test_only_running_daemons_refresh_their_files(
 def test_garbage_in_containers_is_left_out(
     zk: KazooClient, deployment: Deployment, root: Path, data: bytes
 ) -> None:
-    zk.create(f"{deployment.path}/web/.containers/1", data, makepath=True)
-    ctl(deployment, "diff", root)
+    """And hides no container beside it that runs something older."""
+    container(zk, deployment, "web", zk.get(f"{deployment.path}/web")[1].mzxid)
+    zk.create(f"{deployment.path}/web/.containers/2", data, ephemeral=True)
+    write_files(root, services__web__definition_yml="service: {daemon: {command: other}}")
+    done = ctl(deployment, "diff", root, "--format", "json", status=1)
+    assert [(each["service"], each["host"]) for each in json.loads(done.stdout)["running_old"]] == [
+        ("web", "h1")
+    ]
 
 
 def test_diff_refuses_what_publish_refuses(deployment: Deployment, root: Path) -> None:

@@ -309,6 +309,25 @@ def is_read_as_a_directory(block: Block, ground: Ground) -> None:
     assert directory.read(root).left_out == ()
 
 
+def moves_a_directory_of_kolla_mesos(block: Block, ground: Ground) -> None:
+    """The moved directory has no mistake."""
+    root = ground.stranger.home / "mesos"
+    files = {
+        "config/all.yml": "database_port: 3306\n",
+        "config/mariadb/defaults/main.yml": "mariadb_user: mysql\n",
+        "config/mariadb/templates/galera.cnf.j2": "port = {{ database_port }}\n",
+        "services/mariadb/mariadb.yml.j2": (
+            "name: mariadb/mariadb\nservice:\n  daemon:\n    command: mysqld_safe\n    files:\n"
+            '      galera.cnf.j2: {source: a.j2, dest: /etc/my.cnf, owner: "{{ mariadb_user }}"}\n'
+        ),
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    ground.stranger.types(f"cd {root}\n{block.text}")
+    assert list(validate(directory.read(root))) == []
+
+
 def is_accepted_as_secrets(block: Block, ground: Ground) -> None:
     root = Path(tempfile.mkdtemp(dir=ground.containers.directory))
     (root / "secrets.yml").write_text(block.text)
@@ -849,6 +868,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/publish.rst": {
         "python3 -m venv": is_typed,
         "variables.yml": is_read_as_a_directory,
+        "mkdir -p": moves_a_directory_of_kolla_mesos,
         "kolla_mesos_ctl publish": is_published,
         START: is_started,
     },
@@ -929,7 +949,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     CONTRIBUTING: {
         "bin/test\n": is_a_call_of_the_tests,
         "bin/test tests/": is_a_call_of_the_tests,
-        ".venv/bin/python -m tests.benchmarks": is_a_call_of_the_benchmarks,
+        ".venv/bin/python -m drills.benchmarks": is_a_call_of_the_benchmarks,
         ".venv/bin/python -m tests.pins": are_modules,
         ".venv/bin/python -m tests.materials": are_modules,
     },

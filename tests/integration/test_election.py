@@ -23,8 +23,8 @@ from kazoo.security import make_digest_acl_credential
 
 from tests import lossy_proxy
 from tests.agents import Agent, Containers
-from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
+from tests.counting import Line
 from tests.link import Link
 from tests.tool import run_ctl
 from tests.waiting import eventually

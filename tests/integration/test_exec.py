@@ -323,18 +323,22 @@ def test_a_signal_at_any_instant_is_honoured(
     site.await_instances(1)
     whole = time.monotonic() - begun
 
-    def round(number: int) -> int:
-        agent = containers.start(SERVICE)
+    instants = random.Random(1)
+
+    def interrupt(agent: Agent, number: int, instant: float) -> int:
         if number % 2:
-            time.sleep(random.uniform(0, whole))
+            time.sleep(instant * whole)
         else:
             eventually(lambda: "daemon: exec" in agent.said, "it is about to exec", every=0.0002)
-            time.sleep(random.uniform(0, 0.01))
+            time.sleep(instant * 0.01)
         agent.signal(signal.SIGTERM)
         return agent.ends()
 
     with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(round, range(30))) == [TERMINATED] * 30
+        for numbers in zip(*[iter(range(30))] * 3):
+            agents = [containers.start(SERVICE) for _ in numbers]
+            ends = pool.map(interrupt, agents, numbers, [instants.random() for _ in numbers])
+            assert list(ends) == [TERMINATED] * 3, numbers
     # The one that was not asked to end.
     eventually(lambda: len(site.members) == 1, "the others are gone")
 

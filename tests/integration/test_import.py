@@ -16,11 +16,9 @@ import pytest
 from kolla_mesos_start.ctl.directory import formats, source
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.kolla_ansible import (
-    environment,
     facts,
     importing,
     lift,
-    playbooks,
     recording,
     rules,
 )
@@ -80,7 +78,7 @@ def imported(venv: Path, config: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def test_each_file_is_that_of_genconfig(venv: Path, config: Path, imported: Path, tmp_path: Path) -> None:
     known = facts.read(config / "facts.yml", ["localhost"])
-    written = oracle.genconfig(environment.find(None, venv), config, known, tmp_path, TAGS)
+    written = oracle.genconfig(recording.find_environment(None, venv), config, known, tmp_path, TAGS)
     wanted = oracle.files(written, known)
     assert (socket.gethostname(), "memcached/config.json") in wanted
     assert oracle.rendered(imported, config / "passwords.yml") == wanted
@@ -176,7 +174,7 @@ def test_in_an_upgrade_volumes_exist(venv: Path, config: Path, tmp_path: Path) -
 
 def test_a_host_from_which_one_only_deploys_has_no_services(venv: Path, tmp_path: Path) -> None:
     """kolla-ansible's multinode has localhost in `deployment`, and so in `bifrost`."""
-    found = environment.find(None, venv)
+    found = recording.find_environment(None, venv)
     multinode = found.playbooks / "inventory" / "multinode"
     assert recording.inventory(found, multinode, tmp_path) == list(sites.INVENTORIES["multinode"])
     (tmp_path / "inventory").mkdir()
@@ -190,7 +188,7 @@ def test_an_inventory_that_ansible_understands_in_part_is_refused(venv: Path, tm
     (tmp_path / "inventory" / "good").write_text("[control]\nctl-1\n")
     (tmp_path / "inventory" / "bad").write_text("[compute\ncmp-1\n")
     with pytest.raises(BadUsage, match=r"(?s)inventory can't be read: .*bad"):
-        recording.inventory(environment.find(None, venv), tmp_path / "inventory", tmp_path)
+        recording.inventory(recording.find_environment(None, venv), tmp_path / "inventory", tmp_path)
 
 
 def crontab(venv: Path) -> tuple[str, str]:
@@ -206,8 +204,8 @@ def record(task: str, venv: Path, config: Path, place: Path, action: str = "depl
     directory.mkdir()
     text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Do it\n      {task}\n"
     (source / "site.yml").write_text(text.replace("{crontab}", " ".join(crontab(venv))))
-    found = environment.Environment(venv, source, "22.2.0")
+    found = recording.Environment(venv, source, "22.2.0")
     request = Request(found, config, config / "inventory", action)
     used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml", rules.read()))
-    with recording.started(request, playbooks.copy(source, directory), directory, used) as running:
+    with recording.started(request, recording.copy_playbooks(source, directory), directory, used) as running:
         return running.tasks()

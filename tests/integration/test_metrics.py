@@ -20,8 +20,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from tests import CHECKOUT
 from tests.agents import Containers
-from tests.benchmarks.counting import Line, Request
 from tests.conftest import Deployment
+from tests.counting import Line, Request
 from tests.ctl.trees import definition
 from tests.instances import INSTANCE_DATA
 from tests.link import Link

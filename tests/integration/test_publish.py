@@ -205,32 +205,6 @@ def test_variables_of_the_command_line_win(
     assert values == {"region": b"1.10", "tls": b"yes", "more": b"false"}
 
 
-def test_kolla_mesos_own_layout_is_published(zk: KazooClient, deployment: Deployment, tmp_path: Path) -> None:
-    """What is enabled in it, with a mistake on request only; warnings refuse nothing."""
-    off = "name: a/off\nenabled: {{ enable_off | bool }}\nservice: {daemon: {command: '{{ nowhere }}'}}\n"
-    on = "name: a/on\nservice: {daemon: {command: run, files: {f: {source: config/f.j2, dest: /f}}}}\n"
-    root = tmp_path / "kolla"
-    files = {
-        "config/all.yml": "port: '80'\nenable_off: 'no'\n",
-        "config/f.j2": "{{ port }}",
-        "services/a/off.yml.j2": off,
-        "services/a/on.yml.j2": on,
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    done = publish(root, deployment)
-    assert "services/a/off.yml.j2:3: warning: needs the variable 'nowhere'" in done.stderr
-    found = tree(zk, deployment.path)
-    assert (found["a/on/files/f"], found["variables/port"]) == (b"{{ port }}", b"80")
-    assert "a/off" not in found
-    (root / "services/a/on.yml.j2").write_text(on.replace("run", "{{ nowhere }}x"))
-    assert "on.yml.j2:2: needs the variable" in publish(root, deployment, status=65).stderr
-    publish(root, deployment, "--no-validate")
-    assert b'"command": "x"' in zk.get(f"{deployment.path}/a/on")[0]
-    assert "0 to create, 0 to update" in ctl(deployment, "diff", root).stdout
-
-
 def test_warnings_are_printed_and_refuse_nothing(deployment: Deployment, root: Path) -> None:
     write_files(root, variables_yml="db_password: replace-me\n")
     done = publish(root, deployment)

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 from tests.zookeeper import Ensemble
 
 READ_ONLY_MODE = ("-Dreadonlymode.enabled=true",)
-WHY = "the server is read-only: it has no quorum"
+WHY = "not serving yet (it is starting, or has no quorum)"
 
 
 class Ground(NamedTuple):

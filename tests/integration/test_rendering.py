@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import psutil
-import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Agent, Containers
-from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
+from tests.counting import Line
 from tests.publishing import publish
 from tests.tap import Tap
-from tests.waiting import eventually
 from tests.zookeeper import Server
 
 
@@ -245,99 +239,6 @@ def test_only_the_members_that_a_template_names_are_read(
     hosts = [sorted((tmp_path / name).read_text().split()) for name in ("claimed", "unclaimed")]
     assert hosts == [sorted(f"host{service}-{member}" for member in range(20)) for service in (3, 2)]
     assert (tmp_path / "all").read_text() == "5 host4-19"
-
-
-# -- slow templates -----------------------------------------------------------------------------------
-
-
-NESTED = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
-SLOW = {
-    "a pattern that takes long": "{{ text | regex_replace('(a+)+$', '') }}",
-    "a huge text": "{% for a in range(100000) %}{% set x = text * 100000 %}{% endfor %}",
-}
-SHORT = "2"  # seconds; the least that a session may have
-
-
-def computes(agent: Agent) -> None:
-    """Wait until the agent has worked for longer than a start takes."""
-    process = psutil.Process(agent.pid)
-    eventually(lambda: sum(process.cpu_times()[:2]) > 1, "the agent renders")
-
-
-def takes(seconds: float) -> str:
-    """A template that takes about this time, or longer on a busy machine."""
-    begun = time.process_time()
-    jinja2.Template("{% for a in range(300000) %}{% endfor %}").render()
-    rounds = int(seconds * 3 / (time.process_time() - begun)) + 1
-    return f"{{% for a in range({rounds}) %}}{{% for b in range(100000) %}}{{% endfor %}}{{% endfor %}}"
-
-
-@pytest.mark.parametrize("template", SLOW.values(), ids=SLOW)
-def test_a_stop_signal_ends_an_agent_that_renders(
-    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path, template: str
-) -> None:
-    """At once, with its session and its presence."""
-    files = {"conf": {"dest": f"{tmp_path}/conf"}}
-    publish(
-        deployment,
-        "web",
-        {"service": {"daemon": {"command": "sleep 100", "files": files}}},
-        files={"conf": ""},
-        variables={"text": "a" * 60 + "b"},
-    )
-    zk.set(f"{deployment.path}/web/files/conf", template.encode())  # The tool would look at it for long.
-    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT="30")
-    computes(agent)
-    party = f"{deployment.path}/web/.party"
-    assert len(zk.get_children(party)) == 1
-    agent.signal(signal.SIGTERM)
-    stopped = time.monotonic()
-    assert agent.ends() == 143
-    assert time.monotonic() - stopped < 25, "before its session would expire"
-    assert zk.get_children(party) == []
-    assert agent.ending["stage"] == "render" and agent.ending["reason"] == "stopped by SIGTERM"
-    assert not (tmp_path / "conf").exists()
-
-
-def test_a_stop_signal_ends_a_check_that_renders(deployment: Deployment, containers: Containers) -> None:
-    """It does not continue with the next command."""
-    commands = {name: {"command": "true", "env": {"X": NESTED}} for name in ("one", "two")}
-    publish(deployment, "web", {"commands": commands})
-    agent = containers.start("web", words=("check",))
-    computes(agent)
-    agent.signal(signal.SIGTERM)
-    assert agent.ends() == 143
-    assert agent.ending["command"] is None and "web/two" not in agent.said
-
-
-def test_a_session_stays_alive_while_a_template_is_rendered(
-    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
-) -> None:
-    """Else a one-time command with a slow template would never run."""
-    definition = writes("conf", run_once=True)
-    publish(deployment, "web", definition, files={"conf": takes(5) + "x"}, variables={"here": str(tmp_path)})
-    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT="4")
-    assert agent.ends() == 0
-    assert (tmp_path / "conf").read_text() == "x"
-    assert "ZooKeeper" not in agent.said, "the session has neither expired nor been interrupted"
-
-
-def test_a_session_that_expires_during_rendering_is_noticed(
-    zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
-) -> None:
-    """Its lock is gone: the command waits for its turn again, and runs once."""
-    definition = writes("conf", command="sh -c 'echo >> ran'", run_once=True)
-    publish(deployment, "web", definition, files={"conf": takes(2) + "x"}, variables={"here": str(tmp_path)})
-    agent = containers.start("web", KOLLA_ZK_SESSION_TIMEOUT=SHORT)
-    lock = f"{deployment.path}/status/global/web/go/lock"
-    computes(agent)
-    assert len(zk.get_children(lock)) == 1
-    agent.signal(signal.SIGSTOP)
-    eventually(lambda: not zk.get_children(lock), "the session has expired")
-    agent.signal(signal.SIGCONT)
-    assert agent.ends() == 0
-    assert "waiting for its turn again" in agent.said
-    assert written(agent, "ran") == "\n"
 
 
 def two(path: str) -> dict[str, Any]:

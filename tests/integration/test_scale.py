@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.benchmarks import scale
+from drills.benchmarks import scale
 
 WORK = 0.2  # seconds
 

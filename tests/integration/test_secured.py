@@ -21,7 +21,7 @@ from kazoo.security import make_acl
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.errors import NoConnection
 from kolla_mesos_start.settings import parse
-from kolla_mesos_start.zookeeper.identity import GRANT
+from kolla_mesos_start.zookeeper.session import GRANT
 from tests.agents import Agent, Containers
 from tests.certificates import Authority
 from tests.conftest import Deployment, connected
@@ -189,7 +189,7 @@ def test_another_services_certificate_is_not_enough(whole: Whole) -> None:
     agent = whole.start(DB, **whole.secured.environment("web"))
     assert agent.ends() == 77
     assert f"{whole.deployment.path}/{DB} can't be read: NoAuthError" in agent.ending["reason"]
-    assert agent.ending["reason"].endswith(f"; connected as x509:CN=web: {GRANT}")
+    assert agent.ending["reason"].endswith(f"; connected as the certificate in KOLLA_ZK_CERT: {GRANT}")
 
 
 def test_check_says_who_it_is(whole: Whole) -> None:
@@ -198,7 +198,7 @@ def test_check_says_who_it_is(whole: Whole) -> None:
     assert check.ends() == 1
     first = check.said.splitlines()[0].split()
     assert first[2] in whole.secured.hosts.split(",")
-    assert first[3:] == ["over", "TLS,", "as", "x509:CN=db"]
+    assert first[3:] == ["over", "TLS,", *["as", "the", "certificate", "in", "KOLLA_ZK_CERT"]]
 
 
 def test_the_leader_dies_while_a_one_time_command_runs(whole: Whole) -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Deployment
+from tests.integration.test_presence import sessions
 from tests.publishing import publish
 from tests.tool import TOOL, environ
+from tests.waiting import eventually
+from tests.zookeeper import Server
 
 DAEMON = {"service": {"daemon": {"command": "sleep {{ size }}"}}}
 
@@ -82,19 +85,26 @@ def test_values_are_the_same_in_every_locale(site: Deployment, more: dict[str, s
     assert shell(site, "ctl rerun \u00fc/x", **more).returncode == 66
 
 
-def test_ctrl_c_at_any_instant_ends_the_tool_with_130(site: Deployment) -> None:
-    """Without a traceback; kazoo swallows a signal that comes while it sends."""
-    line = [sys.executable, str(TOOL), "rerun", "db/sync", "--deployment", "site"]
-    ended = []
-    for delay in range(0, 600, 40):
-        tool = subprocess.Popen(
-            line, env=environ(site), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        time.sleep(0.1 + delay / 1000)
+@pytest.mark.parametrize("delay", [*(0.1 + step / 25 for step in range(15)), None])
+def test_ctrl_c_at_any_instant_ends_the_tool_with_130(
+    zookeeper: Server, site: Deployment, delay: float | None
+) -> None:
+    """Without a traceback; the signal alone ends it while it still imports. None: it is connected."""
+    before = sessions(zookeeper)
+    line = [sys.executable, str(TOOL), "wait", "infra/db"]
+    tool = subprocess.Popen(
+        line, env=environ(site), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        if delay is None:
+            eventually(lambda: sessions(zookeeper) - before, "it is connected")
+        else:
+            time.sleep(delay)
         tool.send_signal(signal.SIGINT)
         said = tool.communicate(timeout=60)[0]
-        if "    import signal\n" in said:
-            continue  # Python itself was still starting, where the tool cannot handle it.
-        assert "Traceback" not in said, said
-        ended.append(tool.returncode)
-    assert set(ended) <= {-signal.SIGINT, 130, 66}, ended
+    finally:
+        tool.kill()
+    if delay is not None and "    import signal\n" in said:
+        return  # Python itself was still starting.
+    assert "Traceback" not in said, said
+    assert tool.returncode in ({130} if delay is None else {130, -signal.SIGINT})

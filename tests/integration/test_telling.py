@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from tests.agents import Containers
-from tests.benchmarks.counting import Line, summary
 from tests.conftest import Deployment
+from tests.counting import Line, summary
 from tests.instances import INSTANCE_DATA, Site
 from tests.link import Link
 from tests.publishing import publish

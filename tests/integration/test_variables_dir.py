@@ -11,8 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.agents import Containers
-from tests.benchmarks.counting import Line
 from tests.conftest import Deployment
+from tests.counting import Line
 from tests.integration.test_rendering import writes, written
 from tests.publishing import publish, write_files
 from tests.tool import TOOL, ctl

@@ -27,8 +27,8 @@ from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.session import Servers
 from tests.agents import Agent, Containers
-from tests.benchmarks.counting import Line
 from tests.conftest import Deployment, LogLines
+from tests.counting import Line
 from tests.instances import INSTANCE_DATA, MEMBER_DATA
 from tests.integration.test_session import servers
 from tests.link import Link

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kolla_mesos_start.ctl.directory import formats, source
-from kolla_mesos_start.kolla_ansible import environment, facts, importing
+from kolla_mesos_start.kolla_ansible import facts, importing, recording
 from tests import CHECKOUT
 from tests.kolla_ansible import oracle, sites
 from tests.kolla_ansible.installed import NEWEST, RELEASES
@@ -51,7 +51,7 @@ def compare(venv: Path, deployment: str, tags: str | None, chosen: Sequence[str]
     """Import and compare in an empty directory."""
     (place / "config").mkdir()
     config, site = sites.make(venv, deployment, place / "config"), place / "site"
-    found = environment.find(None, venv)
+    found = recording.find_environment(None, venv)
     started = time.monotonic()
     where = ("--config", config, "--inventory", config / "inventory", "--facts", config / "facts.yml")
     subprocess.run(

@@ -11,8 +11,8 @@ from typing import Any
 
 from kolla_mesos_start.ctl.directory import directory, formats
 from kolla_mesos_start.kolla_ansible.containers import CONFIG_FILES
-from kolla_mesos_start.kolla_ansible.environment import Environment
 from kolla_mesos_start.kolla_ansible.facts import HostFacts
+from kolla_mesos_start.kolla_ansible.recording import Environment
 from kolla_mesos_start.kolla_ansible.stand_ins import flattened
 from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox

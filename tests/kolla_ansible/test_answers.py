@@ -16,8 +16,8 @@ import pytest
 
 from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.kolla_ansible import playbooks, recording, rules
-from kolla_mesos_start.kolla_ansible.playbooks import PLUGINS
+from kolla_mesos_start.kolla_ansible import recording, rules
+from kolla_mesos_start.kolla_ansible.recording import PLUGINS
 from tests.kolla_ansible.examples import Recorder
 
 TABLE: Any = formats.document((PLUGINS / "answers.yml").read_bytes())
@@ -127,7 +127,7 @@ def test_the_recorder_is_beside_the_playbooks_under_the_short_name_of_each_modul
     tasks = "- ansible.builtin.command: ls\n- block:\n    - name: a\n      community.general.modprobe:\n"
     kept = "- ansible.builtin.set_fact: {a: 1}\n- ansible.builtin.unknown_module: {}\n"
     (source / "roles" / "a" / "tasks" / "main.yml").write_text(tasks + kept)
-    copied = playbooks.copy(source, made)
+    copied = recording.copy_playbooks(source, made)
     assert (copied / "roles" / "a" / "tasks" / "main.yml").read_text() == (
         f"- command: ls\n- block:\n    - name: a\n      modprobe:\n{kept}"
     )

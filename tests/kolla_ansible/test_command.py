@@ -13,7 +13,7 @@ import pytest
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.commands.importing import CannotImport
 from kolla_mesos_start.errors import BadUsage, CannotWrite
-from kolla_mesos_start.kolla_ansible import environment
+from kolla_mesos_start.kolla_ansible import recording
 from tests import CHECKOUT
 from tests.kolla_ansible import fake_ansible
 from tests.kolla_ansible.fake_ansible import FACTS
@@ -169,7 +169,7 @@ def test_the_release_is_that_of_the_playbooks(where: str, tmp_path: Path) -> Non
         (tmp_path / prefix / f"lib/python3.11/site-packages/kolla_ansible-{release}.dist-info").mkdir(
             parents=True
         )
-    found = environment.find(tmp_path / where, tmp_path / "venv")
+    found = recording.find_environment(tmp_path / where, tmp_path / "venv")
     releases = {"venv": "22.2.0", "other": "21.3.0", "checkout": ""}
     assert found.release == releases[where.partition("/")[0]]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from kolla_mesos_start.kolla_ansible import hosts, importing, lift
+from kolla_mesos_start.kolla_ansible import importing, lift
 from kolla_mesos_start.kolla_ansible.facts import HostFacts
-from kolla_mesos_start.kolla_ansible.hosts import OWN_HOST, OWN_HOSTNAME, OwnNames
 from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible.lift import OWN_HOST, OWN_HOSTNAME, OwnNames
 from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 
@@ -37,7 +37,7 @@ def mark(expression: str) -> str:
     ],
 )
 def test_what_differs_becomes_a_variable(texts: Mapping[str, str], template: str) -> None:
-    merged = hosts.merge("file", texts, OWN)
+    merged = lift.merge("file", texts, OWN)
     assert lift.template(merged.text) == template
     assert not merged.is_branched
 
@@ -55,7 +55,7 @@ def test_what_differs_becomes_a_variable(texts: Mapping[str, str], template: str
     ],
 )
 def test_each_host_gets_its_own_text(texts: Mapping[str, str]) -> None:
-    merged = hosts.merge("file", texts, OWN)
+    merged = lift.merge("file", texts, OWN)
     for host, text in texts.items():
         own = {
             OWN_HOST: host,
@@ -80,7 +80,7 @@ def test_an_address_that_other_hosts_do_not_have_is_a_hosts_own(other: str) -> N
         for host, names in addresses.items()
     }
     texts = {"cmp1": mark("address_cmp1_eth1"), "cmp2": mark(f"address_{other}")}
-    merged = hosts.merge("file", texts, own)
+    merged = lift.merge("file", texts, own)
     if other == "cmp2_eth1":
         assert lift.template(merged.text) == "{{ own_address_eth1 }}"
     else:
@@ -99,7 +99,7 @@ def test_hosts_with_similar_names_have_different_variables() -> None:
 def test_a_host_name_in_the_name_of_a_variable_is_no_host_name() -> None:
     own = {host: OwnNames({"own_address": f"address_{host}"}, host) for host in ("cmp1", "cmp2")}
     texts = {host: f"{mark(f'address_{host}_eth1')} a" for host in own}
-    merged = hosts.merge("file", texts, own)
+    merged = lift.merge("file", texts, own)
     assert lift.template(merged.text) == (
         '{% if own_host in ["cmp1"] %}{{ address_cmp1_eth1 }} a'
         '{% elif own_host in ["cmp2"] %}{{ address_cmp2_eth1 }} a{% endif %}'
@@ -108,5 +108,5 @@ def test_a_host_name_in_the_name_of_a_variable_is_no_host_name() -> None:
 
 def test_the_name_of_another_host_may_begin_with_that_of_a_host() -> None:
     own = {host: OwnNames({"own_address": f"address_{host}"}, host) for host in ("n1", "n11")}
-    merged = hosts.merge("file", {"n1": mark("address_n11"), "n11": mark("address_n111")}, own)
+    merged = lift.merge("file", {"n1": mark("address_n11"), "n11": mark("address_n111")}, own)
     assert "own_address" not in merged.text

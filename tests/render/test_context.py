@@ -663,64 +663,32 @@ def test_after_a_use_of_a_missing_variable_the_next_one_is_found_too(use: str) -
 @pytest.mark.parametrize(
     ("template", "name"),
     [
-        ("{{ hostvars['x'] }}", "hostvars['x']"),
-        ("{{ hostvars['x']['ansible_eth0']['ipv4'] }}", "hostvars['x']"),
-        ("{{ hostvars[database_password]['a'] }}", "hostvars[database_password]"),
-        (
-            "{{ hostvars[inventory_hostname]['ansible_' + database_password]['ipv4']['address'] }}",
-            "hostvars[inventory_hostname]['ansible_' + database_password]",
-        ),
-        (
-            "{{ hostvars[inventory_hostname].ansible_eth1.ipv6 }}",
-            "hostvars[inventory_hostname].ansible_eth1.ipv6",
-        ),
-        ("{{ database_password.username }}", "database_password.username"),
-        ("{% set h = hostvars %}{{ h['x'] }}", "h['x']"),
-        ("{% for x in groups['mariadb'] %}{{ hostvars[x].y }}{% endfor %}", "hostvars[x].y"),
-        (
-            "{{ hostvars[database_password]['ansible_' + api_interface]['ipv4'] }}",
-            "hostvars[database_password]",
-        ),
-        (
-            "{{ hostvars[inventory_hostname].x }}\n{{ hostvars['10.0.0.2'].x | default('') }}",
-            "hostvars[inventory_hostname].x",
-        ),
-        (
-            "{{ groups['nobody'] | first }}",
-            "groups['nobody'] | first, because no member of nobody is present",
-        ),
-        (
-            "{{ distro | upper }}{{ (ready_instances('a/b') | last).host }}\n{{ groups.mariadb | min }}",
-            "ready_instances(...) | last, because no instance of a/b is ready",
-        ),
-        ("{{ [] | max }}", "[] | max, because the list is empty"),
-        ("{{ groups['mariadb'][7] }}", "groups['mariadb'][7]"),
-        ("{{ [hostvars] | map(attribute=database_password) | join }}", "an attribute"),
-        ("{{ 'text'.nothing }}", "'text'.nothing"),
+        ("{{ hostvars['x'] }}", "item 'x'"),
+        ("{{ hostvars['x']['ansible_eth0']['ipv4'] }}", "item 'x'"),
+        ("{{ hostvars[database_password]['a'] }}", "an item"),
+        ("{{ hostvars[inventory_hostname]['ansible_' + database_password]['ipv4']['address'] }}", "an item"),
+        ("{{ hostvars[inventory_hostname].ansible_eth1.ipv6 }}", "item 'ipv6'"),
+        ("{{ database_password.username }}", "item 'username' of a text"),
+        ("{% for x in groups['mariadb'] %}{{ hostvars[x].y }}{% endfor %}", "item 'y'"),
+        ("{{ groups['nobody'] | first }}", "an item of an empty list"),
+        ("{{ groups['mariadb'][7] }}", "item 7"),
+        ("{{ [hostvars] | map(attribute=database_password) | join }}", "an item"),
     ],
 )
-def test_what_is_missing_in_a_value_is_reported_as_the_template_writes_it(template: str, name: str) -> None:
-    """A key may be a variable's value, so its expression is shown instead; no znode can hold it."""
+def test_what_is_missing_in_a_value_is_reported_by_the_key_that_the_template_holds(
+    template: str, name: str
+) -> None:
+    """A computed key may be a variable's value, so it is not shown; no znode can hold it."""
     reason = complaint("\n" + template)
     assert reason == f"missing: {name} (used in a line 2)"
 
 
-@pytest.mark.parametrize(
-    ("template", "name"),
-    [
-        ("{% for i in ready_instances('a/b') %}{{ i.ports[0] }}{% endfor %}", "i.ports[0]"),
-        ("{% for i in ready_instances(plugin) %}{{ i['ports'] | first }}{% endfor %}", "i['ports'] | first"),
-    ],
-)
-def test_a_port_that_was_never_registered_is_named_as_such(template: str, name: str) -> None:
-    """With the service that has to register it."""
-    instances = [{"host": "h1", "ports": [80]}, {"host": "h2", "ports": []}]
-    (service,) = {"a/b"} if "a/b" in template else {VARIABLES["plugin"]}
-    reason = complaint("\n" + template, ready_instances=lambda service: instances)
-    why = f"an instance of {service} has registered no port: set its KOLLA_PORTS (`ports` in launch.yml)"
-    assert reason == f"missing: {name}, because {why} (used in a line 2)"
-    assert render(
-        "{{ ready_instances('x')[1].ports | default([1], true) }}", ready_instances=lambda x: instances
+def test_what_is_missing_names_the_services_of_which_nobody_is_there() -> None:
+    """The likely cause."""
+    reason = complaint("\n{{ (ready_instances('a/b') | last).host }}{{ groups['rabbitmq'] | first }}")
+    assert reason == (
+        "missing: an item of an empty list (used in a line 2); no member or ready instance of a/b,"
+        " infra/rabbitmq/rabbitmq is present"
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,8 @@ from kolla_mesos_start.definition.model import Command, Dependency, Members
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, MAX_STATE, Detail, Mark, Unmet
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, data_of
 from tests.instances import INSTANCE, INSTANCE_DATA, MEMBER_DATA
-
-if TYPE_CHECKING:
-    from kolla_mesos_start.zookeeper.query import View
-
 
 ZNODES = Znodes("/kolla", "site", "infra/db", "web1")
 STATUS = "/kolla/site/status"
@@ -71,7 +68,7 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
     )
 
 
-def view_of(tree: Tree, queries: Iterable[Query]) -> View:
+def view_of(tree: Tree, queries: Iterable[Query]) -> dict[Query, Any]:
     """The answers to `queries` if these znodes exist, and no others."""
     view: dict[Query, Any] = {}
     for query in queries:
@@ -82,6 +79,22 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
         else:
             view[query] = znode(tree[path]) if path in tree else None
     return view
+
+
+def decided(decide: Callable[[View], Any], tree: Tree) -> tuple[Any, View]:
+    """A decision, and what it was made from: what it has asked for is read until that is enough."""
+    answers: dict[Query, Any] = {}
+    while True:
+        view = View(answers)
+        try:
+            return decide(view), view
+        except Unknown:
+            answers = view_of(tree, view.noted)
+
+
+def found_of(wanted: Dependency | Members, tree: Tree, **image: Any) -> str | None:
+    missing = decided(lambda view: states.unmet(wanted, view, ZNODES, **image), tree)[0]
+    return missing.found if missing else None
 
 
 # -- dependencies ---------------------------------------------------------------------------------
@@ -146,9 +159,8 @@ def view_of(tree: Tree, queries: Iterable[Query]) -> View:
 def test_a_dependency_is_satisfied_by_the_znodes_of_its_kind(
     wanted: Dependency | Members, tree: Tree, found: str | None
 ) -> None:
-    """If it isn't, `found` says what was found; the queries cover all that is needed."""
-    missing = states.unmet(wanted, complete_view(tree, wanted), ZNODES)
-    assert (missing.found if missing else None) == found
+    """If it isn't, `found` says what was found."""
+    assert found_of(wanted, tree) == found
 
 
 V1, V2 = f"{SYNC}/generations/v1", f"{SYNC}/generations/v2"
@@ -184,17 +196,7 @@ OWN = "not done for generation v2, which this image has"
 def test_an_image_of_the_published_generation_needs_that_generation(
     wanted: Dependency, tree: Tree, image: str | None, published: str | None, found: str | None
 ) -> None:
-    view = complete_view(tree, wanted, image)
-    missing = states.unmet(wanted, view, ZNODES, image, {("db/sync", "global"): published})
-    assert (missing.found if missing else None) == found
-
-
-def complete_view(tree: Tree, wanted: Dependency | Members, image: str | None = None) -> View:
-    """The answers to all that is asked for a dependency, each of which may ask for more."""
-    view: View = {}
-    while (queries := set(states.queries(wanted, ZNODES, view, image))) - view.keys():
-        view = view_of(tree, queries)
-    return view
+    assert found_of(wanted, tree, image=image, published=lambda dependency: published) == found
 
 
 def instances(*generations: str | None) -> Tree:
@@ -294,8 +296,7 @@ def test_a_daemon_of_one_generation_is_satisfied_by_instances_of_it(
     wanted: Dependency, tree: Tree, found: str | None
 ) -> None:
     """Only ready ones count, so many; an exclusive one has no container of another generation beside it."""
-    missing = states.unmet(wanted, complete_view(tree, wanted), ZNODES)
-    assert (missing.found if missing else None) == found
+    assert found_of(wanted, tree) == found
 
 
 @pytest.mark.parametrize(
@@ -310,36 +311,28 @@ def test_what_no_session_owns_counts_for_nothing(
 ) -> None:
     """Its names come first; only as many others as are required are read. A warning names it."""
     tree = {path: data, f"{path}b": data, f"{path}c": data}
-    view = dict(complete_view(tree, wanted))
-    assert states.unmet(wanted, view, ZNODES) is None
-    assert data_of(f"{path}b") not in view
-    assert not list(states.left_out(wanted, ZNODES, view))
-    view[data_of(path)] = znode(data, owner=0)
-    (more,) = set(states.queries(wanted, ZNODES, view)) - view.keys()
-    assert more == data_of(f"{path}b")
-    missing = states.unmet(wanted, view, ZNODES)
-    assert missing and missing.found.startswith("0 of 1 ")
-    (warning,) = states.left_out(wanted, ZNODES, view)
+    unmet = partial(states.unmet, wanted, znodes=ZNODES)
+    missing, view = decided(unmet, tree)
+    assert missing is None and not view.remarks
+    assert data_of(f"{path}b") not in view.noted
+    answers = {**view.answers, data_of(path): znode(data, owner=0)}
+    view = View(answers)
+    with pytest.raises(Unknown):
+        unmet(view)
+    assert view.noted - answers.keys() == {data_of(f"{path}b")}
+    (warning,) = view.remarks
     assert warning.startswith(f"{path} is left out: no session owns it")
-    view[more] = znode(data)
-    assert states.unmet(wanted, view, ZNODES) is None
+    assert unmet(View({**answers, data_of(f"{path}b"): znode(data)})) is None
 
 
 def test_a_container_that_no_session_owns_is_in_nobodys_way() -> None:
-    """A copied tree may hold one of any generation."""
-    view = dict(complete_view({**ONE, **of_containers("2", "1")}, ONLY_NEW))
+    """A copied tree may hold one of any generation; nor is one that is gone by now."""
+    _, view = decided(lambda view: states.unmet(ONLY_NEW, view, ZNODES), {**ONE, **of_containers("2", "1")})
     path = "/kolla/site/web/api/.containers/1"
-    view[data_of(path)] = znode(view[data_of(path)].data, owner=0)
-    assert states.unmet(ONLY_NEW, view, ZNODES) is None
-    assert [each.split()[0] for each in states.left_out(ONLY_NEW, ZNODES, view)] == [path]
-
-
-def test_a_container_that_is_gone_by_now_is_in_nobodys_way() -> None:
-    """Its name was read before; that of a container without data is still there."""
-    tree = {**ONE, **of_containers("2", "1")}
-    view = dict(complete_view(tree, ONLY_NEW))
-    view[data_of("/kolla/site/web/api/.containers/1")] = None
-    assert states.unmet(ONLY_NEW, view, ZNODES) is None
+    for left in (znode(view.answers[data_of(path)].data, owner=0), None):
+        found = View({**view.answers, data_of(path): left})
+        assert states.unmet(ONLY_NEW, found, ZNODES) is None
+        assert [each.split()[0] for each in found.remarks] == [path] * bool(left)
 
 
 @pytest.mark.parametrize(
@@ -402,12 +395,6 @@ def test_what_is_missing_is_described_with_its_state_since_when_and_why(
 # -- one-time commands ----------------------------------------------------------------------------
 
 
-def once_view(command: Command, tree: Tree) -> View:
-    """The marks are queried when the view holds their names."""
-    first = view_of(tree, states.once_queries(command, ZNODES, {}))
-    return view_of(tree, states.once_queries(command, ZNODES, first))
-
-
 @pytest.mark.parametrize(
     ("command", "tree", "done"),
     [
@@ -430,7 +417,7 @@ def test_a_one_time_command_is_done_once_its_own_scope_says_so(
     command: Command, tree: Tree, done: bool
 ) -> None:
     """In the deployment or on the host; for its generation if it has one."""
-    assert states.is_done(command, ZNODES, once_view(command, tree)) is done
+    assert decided(lambda view: states.is_done(command, ZNODES, view), tree)[0] is done
 
 
 MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20"}
@@ -461,28 +448,26 @@ def test_a_newer_mark_supersedes_an_older_definition(
     command: Command, definition: int, tree: Tree, superseded_by: str | None
 ) -> None:
     """A replica that was stopped for a while must not run an old migration after a new one."""
-    mark = states.superseded_by(command, ZNODES, once_view(command, tree), definition)
+    mark, _ = decided(lambda view: states.superseded_by(command, ZNODES, view, definition), tree)
     assert (mark.name.rsplit("/", 1)[1] if mark else None) == superseded_by
 
 
 @pytest.mark.parametrize(
-    ("detail", "generation", "read"),
+    ("detail", "read"),
     [
-        # It is done: nothing else matters.
-        (Detail(), "g3", []),
         # The last success is the newest, whatever has failed or begun since.
-        (Detail(state="done", generation="g7"), "g", ["g7"]),
-        (Detail(state="running", generation="g", newest="g7"), "g", ["g7"]),
+        (Detail(state="done", generation="g7"), ["g7"]),
+        (Detail(state="running", generation="g", newest="g7"), ["g7"]),
         # Nothing says it: all are read.
-        (Detail(state="done", generation="forgotten"), "g", [f"g{n}" for n in range(500)]),
-        (Detail(), "g", [f"g{n}" for n in range(500)]),
+        (Detail(state="done", generation="forgotten"), [f"g{n}" for n in range(500)]),
+        (Detail(), [f"g{n}" for n in range(500)]),
     ],
 )
-def test_far_too_many_marks_are_not_all_read(detail: Detail, generation: str, read: list[str]) -> None:
+def test_far_too_many_marks_are_not_all_read(detail: Detail, read: list[str]) -> None:
     tree = {f"{SYNC}/generations/g{n}": b"%d 3" % n for n in range(500)}
     tree[f"{SYNC}/detail"] = detail.encoded()
-    view = once_view(one_time(generation=generation), tree)
-    marks = [query.path.rpartition("/")[2] for query in view if "/generations/" in query.path]
+    _, view = decided(lambda view: states.newest_mark(CONTRACT, view), tree)
+    marks = [query.path.rpartition("/")[2] for query in view.noted if "/generations/" in query.path]
     assert sorted(marks) == sorted(read)
 
 
@@ -490,19 +475,13 @@ def test_tokens_are_compared_as_numbers() -> None:
     """As text 99 would be greater than 100."""
     tree = {f"{SYNC}/generations/v1": b"99 5", f"{SYNC}/generations/v2": b"100 50"}
     command = one_time(generation="v3")
-    mark = states.superseded_by(command, ZNODES, once_view(command, tree), 10)
+    mark, _ = decided(lambda view: states.superseded_by(command, ZNODES, view, 10), tree)
     assert mark is not None
     assert mark.token == 100
 
 
 CONTRACT = ZNODES.command("global", "db/sync")
 RUNS = {f"{SYNC}/detail": b'{"started": 1.0, "host": "web2", "claim": "a"}', f"{SYNC}/lock/a": b"web2"}
-
-
-def retirement_view(tree: Tree) -> View:
-    """The marks are queried when the view holds their names."""
-    first = view_of(tree, states.retirement_queries(CONTRACT, {}))
-    return view_of(tree, states.retirement_queries(CONTRACT, first))
 
 
 @pytest.mark.parametrize(
@@ -528,7 +507,7 @@ def test_an_image_is_retired_once_the_last_step_is_done_for_another_generation(
     image: str | None, tree: Tree, generation: str | None
 ) -> None:
     """Also one that doesn't say of which it is."""
-    assert states.retired_for(image, CONTRACT, retirement_view(tree)) == generation
+    assert decided(lambda view: states.retired_for(image, CONTRACT, view), tree)[0] == generation
 
 
 @pytest.mark.parametrize(
@@ -546,7 +525,7 @@ def test_an_attempt_is_under_way_while_it_has_no_outcome_and_somebody_the_lock(
     tree: Tree, host: str | None
 ) -> None:
     """Where its container has died it has ended too."""
-    assert states.under_way(CONTRACT, retirement_view(tree)) == host
+    assert decided(lambda view: states.under_way(CONTRACT, view), tree)[0] == host
 
 
 @pytest.mark.parametrize(
@@ -723,10 +702,9 @@ def test_a_short_message_is_left_as_it_is() -> None:
 
 def test_a_state_is_read_with_its_age() -> None:
     """An empty text is no state; the age is that of its last change. A foreign one is cut to a few words."""
-    view = {data_of("/a"): znode(b"running"), data_of("/b"): znode(b""), data_of("/c"): None}
-    view[data_of("/d")] = znode(b"done\n\x1b\xff" + b"x" * 900_000)
+    texts = {"/a": b"running", "/b": b"", "/d": b"done\n\x1b\xff" + b"x" * 900_000}
+    view = View(view_of(texts, map(data_of, ("/a", "/b", "/c", "/d"))))
     assert states.state_of(view, "/d")[0] == "done\ufffd\ufffd\ufffd" + "x" * (MAX_STATE - 7) + "..."
     assert states.state_of(view, "/a") == ("running", EPOCH)
     assert states.state_of(view, "/b") == (None, EPOCH)
     assert states.state_of(view, "/c") == (None, None)
-    assert children_of("/a") not in view

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count, product
 from typing import Any, NamedTuple
 
@@ -21,13 +22,13 @@ from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.daemon.readiness import Check, Notified, Results, is_ready, notified_by
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.tree.states import encode_mark
+from kolla_mesos_start.tree.states import Unmet, encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import judge as wait
 from kolla_mesos_start.wait.judge import Blocked, Progress, Runnable, judge
 from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, SETTLE, UNKNOWN, Ephemeral, owner_of
 from kolla_mesos_start.zookeeper.lock import standing
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.watches import WatchState
 from tests.instances import INSTANCE_DATA, MEMBER_DATA
 
@@ -199,7 +200,8 @@ class Waiter:
         self._last = last
         self._watch_state = WatchState()
         self._paused: list[Query] = []
-        self._standing = Blocked(self.command, ())
+        self._unmet: Sequence[Unmet] = ()
+        self._wanted: set[Query] = set()
         self._place: str | None = None
         self._numbers = count(10)
 
@@ -232,28 +234,28 @@ class Waiter:
         self.connected = True
         self._watch_state.connected()
 
-    @property
-    def _wanted(self) -> set[Query]:
-        """What `Waiting` asks for, given what it knows."""
-        wanted = wait.queries(self._standing, self._watch_state.results, ZNODES, self.passage)
-        return wanted | ({children_of(LOCK)} if self.command.run_once else set())
-
-    @property
-    def _knows(self) -> bool:
-        return self._watch_state.complete and self._wanted <= self._watch_state.results.keys()
+    def _judge(self) -> Runnable | Blocked | None:
+        """The decision, and what it has read; raises Unknown. As `Waiting` does."""
+        view = View(self._watch_state.results)
+        self._wanted = {children_of(LOCK)} if self.command.run_once else set()
+        try:
+            found = judge(self.command, view, ZNODES, self.passage, self._unmet)
+        finally:
+            self._wanted |= view.noted
+        if not self._watch_state.complete or not self._wanted <= self._watch_state.results.keys():
+            raise Unknown
+        self._unmet = found.unmet if isinstance(found, Blocked) else ()
+        return found
 
     def _look(self) -> None:
-        if self._knows:
-            found = judge(self.command, self._watch_state.results, ZNODES, self.passage)
-            self._standing = found if isinstance(found, Blocked) else Blocked(self.command, ())
+        with suppress(Unknown):
+            self._judge()
         self._watch_state.want(self._wanted)
 
     @property
     def decision(self) -> str:
         """In a word or two."""
-        assert self._knows
-        view = self._watch_state.results
-        found = judge(self.command, view, ZNODES, self.passage)
+        found = self._judge()
         if isinstance(found, Runnable):
             return "pass" if found.already_done else "run"
         if isinstance(found, Blocked):

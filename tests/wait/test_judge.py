@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Callable
@@ -18,11 +19,11 @@ from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import waiting as module
 from kolla_mesos_start.wait.external import Answer
 from kolla_mesos_start.wait.judge import SUPERSEDED, Blocked, Progress, Runnable, judge
-from kolla_mesos_start.wait.waiting import NEVER, Waiting
-from kolla_mesos_start.zookeeper.query import Query, data_of
+from kolla_mesos_start.wait.waiting import Waiting
+from kolla_mesos_start.zookeeper.view import Query, data_of
 from tests.conftest import LogLines
 from tests.instances import INSTANCE_DATA as READY
-from tests.tree.test_states import EPOCH, SYNC, ZNODES, Tree, once_view, one_time, view_of
+from tests.tree.test_states import EPOCH, SYNC, ZNODES, Tree, decided, one_time, view_of
 
 V1 = {f"{SYNC}/generations/v1": b"7 3"}
 V2 = {f"{SYNC}/generations/v2": b"9 5"}
@@ -52,7 +53,7 @@ def test_an_image_of_another_generation_never_takes_the_lock(
     """None: the lock decides. Old code must not be recorded as the new migration."""
     command = one_time(generation=generation)
     progress = Progress(frozenset({"db/sync"}), frozenset(), 10, image, {})
-    verdict = judge(command, once_view(command, tree), ZNODES, progress)
+    verdict, _ = decided(lambda view: judge(command, view, ZNODES, progress), tree)
     found = verdict.reason if isinstance(verdict, Blocked) else verdict and type(verdict)
     assert found == expected
 
@@ -121,7 +122,7 @@ class Memory:
                 self.clock = max(self.clock, when)
                 act()
             else:
-                assert deadline != NEVER, "it would wait for ever"
+                assert deadline != math.inf, "it would wait for ever"
                 self.clock = deadline
         return value
 

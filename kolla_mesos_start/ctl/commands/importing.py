@@ -12,7 +12,7 @@ from typing import NoReturn
 from kolla_mesos_start.ctl.directory.findings import counted
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from kolla_mesos_start.kolla_ansible import directory, environment, importing, rules
+from kolla_mesos_start.kolla_ansible import directory, importing, recording, rules
 from kolla_mesos_start.kolla_ansible.importing import Outcome
 from kolla_mesos_start.kolla_ansible.recording import Request
 
@@ -92,7 +92,7 @@ def run(invocation: Invocation) -> int:
     if options.adopt and options.action == importing.UPGRADE:
         raise BadUsage("the steps of --action upgrade must run: give --adopt for the release that runs now")
     directory.check(options.output)
-    found = environment.find(options.share, options.ansible)
+    found = recording.find_environment(options.share, options.ansible)
     table = rules.read(options.overrides)
     request = Request(found, options.config.absolute(), options.inventory, options.action, options.tags)
     site = importing.look(request, options.facts, table)
@@ -137,11 +137,11 @@ def refuse(outcome: Outcome, tags: str | None = None) -> None:
     With tags only a part is imported, which connects to daemons outside of it: unresolved addresses are only
     reported.
     """
-    issues = [f"a cycle: {' -> '.join(cycle)}" for cycle in outcome.cycles]
-    issues += (
-        f"{each.name} needs {each.on} ({each.reason}), which starts later" for each in outcome.against_order
-    )
-    issues = [f"{each}: add a rule to a file for --overrides" for each in issues]
+    issues = [
+        f"{each.name} needs {each.on} ({each.reason}), which starts later: add a rule to a file for"
+        " --overrides"
+        for each in outcome.against_order
+    ]
     issues += (
         f"{each}: add a row to `listeners` or `addresses` of a file for --overrides"
         for each in (() if tags else outcome.unresolved)

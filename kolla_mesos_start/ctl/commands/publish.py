@@ -73,8 +73,6 @@ another value in FILE. Of FILE, only values that DIR uses are published.
 
 acl.yml in DIR names the identity of each service. Every znode then gets the rights that are needed, and no
 wider ones. Later publications without an acl.yml, and `set`, use it too.
-
-DIR may also have kolla-mesos's own layout: services/<project>/<service>.yml.j2, config/ and etc/.
 """,
     example="kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1",
     add_arguments=_add_arguments,

@@ -19,7 +19,7 @@ from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, Changes, Opera
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.tree.states import DONE, WAITING, Detail
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 
 def run(invocation: Invocation) -> int:

@@ -12,7 +12,7 @@ from kolla_mesos_start.ctl.zk import archive, publication
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.snapshots import counted, name_of, take
 from kolla_mesos_start.tree.states import decode_detail
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 
 def run(invocation: Invocation) -> int:

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kolla_mesos_start.ctl.directory import directory, secrets_file, source
+from kolla_mesos_start.ctl.directory import secrets_file, source
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.ctl.terminal.durations import seconds
-from kolla_mesos_start.ctl.up import private_zookeeper
+from kolla_mesos_start.ctl.up import place, private_zookeeper
 from kolla_mesos_start.ctl.up.containers import SETPRIV
-from kolla_mesos_start.ctl.up.directory_up import DirectoryUp, locked_place, pairs, plan, with_roles
-from kolla_mesos_start.ctl.up.up import START_TIMEOUT
+from kolla_mesos_start.ctl.up.plan import pairs, plan, with_roles
+from kolla_mesos_start.ctl.up.up import GOOD_ENDS, START_TIMEOUT, Up
 from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection
+from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection, Stopped
 
 
 def run(invocation: Invocation) -> int:
@@ -38,13 +38,24 @@ def run(invocation: Invocation) -> int:
         secrets = counted(len(loaded.generated), "secret")
         print(f"generated {secrets} for this run alone; --secrets FILE would keep them")
     with ExitStack() as stack:
-        place = locked_place(options.place, stack)
-        return DirectoryUp(invocation, loaded.name, place / "site", contents, planned).main()
+        where = place.locked(options.place, stack)
+        up = Up(invocation, loaded.name, where / place.SITE)
+        try:
+            up.run(contents, planned)
+        except Stopped as stopped:
+            return 0 if up.is_up and stopped.signum in GOOD_ENDS else stopped.status
+        finally:
+            up.end()
+            if options.place is None:
+                place.remove(where, up.kept_logs)
+                if up.kept_logs:
+                    invocation.err.print(f"all logs are in {where}; remove them when you have read them")
+    return 0
 
 
 def _bad_json(contents: Deployment) -> Iterator[Finding]:
     """Findings of definitions that are not valid JSON. Empty ones are those of unreadable files."""
-    for service in filter(lambda service: service.definition, directory.enabled(contents)):
+    for service in filter(lambda service: service.definition, contents.services):
         try:
             load(service.definition)
         except BadDefinition as error:

@@ -72,13 +72,6 @@ OF_HOST = "values for one host belong to a service"
 NO_NAME = "a znode can't have this name: expected printable characters"
 
 
-class Given(NamedTuple):
-    """A variable of the command line, which replaces one of the directory, and its origin."""
-
-    value: str
-    source: DataSource
-
-
 class Values(NamedTuple):
     """Variables by name, and those of single hosts by host and name."""
 
@@ -87,34 +80,28 @@ class Values(NamedTuple):
 
 
 class Service(NamedTuple):
-    """One service: `definition` is its JSON, `source` the file that it comes from.
-
-    Not `enabled`: it is checked, but not published.
-    """
+    """One service: `definition` is its JSON, `source` the file that it comes from."""
 
     name: str
     source: str
     definition: bytes
     variables: Values
     files: Contents
-    enabled: bool = True
 
 
 class Deployment(NamedTuple):
     """The content of a directory. `left_out` are names beside `services` that have no meaning.
 
-    `sources` has the origin of each znode's data, by its path below the deployment. `mistakes` were found
-    while reading, and do not prevent publishing. `unread` are services some of whose variables or files could
-    not be read; an empty name is the deployment itself. `launch` is launch.yml, which also sets the number of
-    containers in definitions if there is one on each host. `secrets` are the kinds of generated variables.
-    `acl` is acl.yml.
+    `sources` has the origin of each znode's data, by its path below the deployment. `unread` are services
+    some of whose variables or files could not be read; an empty name is the deployment itself. `launch` is
+    launch.yml, which also sets the number of containers in definitions if there is one on each host.
+    `secrets` are the kinds of generated variables. `acl` is acl.yml.
     """
 
     variables: Contents
     services: Sequence[Service]
     left_out: Sequence[str]
     sources: Sources = MappingProxyType({})
-    mistakes: Sequence[Finding] = ()
     unread: Set[str] = frozenset()
     launch: LaunchFile = LaunchFile()
     secrets: Mapping[str, str] = MappingProxyType({})
@@ -124,8 +111,9 @@ class Deployment(NamedTuple):
 def read(root: Path) -> Deployment:
     """Read the directory. Raises BadDefinition with everything that can't be read."""
     deployment, findings = look(root)
-    if findings:
-        raise BadDefinition([f"{each.file}: {each.message}" for each in findings])
+    errors = [f"{each.file}: {each.message}" for each in findings if each.severity == ERROR]
+    if errors:
+        raise BadDefinition(errors)
     return deployment
 
 
@@ -136,18 +124,13 @@ def look(root: Path) -> tuple[Deployment, Sequence[Finding]]:
     that only they may read.
     """
     reading = _DirectoryPass(root)
-    return reading.deployment(), reading.findings
-
-
-def enabled(deployment: Deployment) -> list[Service]:
-    """The services that are published."""
-    return [service for service in deployment.services if service.enabled]
+    return reading.deployment(), [*reading.findings, *reading.leftovers.values()]
 
 
 def nodes(deployment: Deployment) -> dict[str, bytes]:
     """Every znode except definitions, by its path below the deployment."""
     found = _under(VARIABLES, deployment.variables)
-    for service in enabled(deployment):
+    for service in deployment.services:
         found.update(_under(f"{service.name}/{VARIABLES}", service.variables.own))
         for host, values in service.variables.hosts.items():
             found.update(_under(f"{service.name}/{VARIABLES}/{host}", values))
@@ -156,7 +139,7 @@ def nodes(deployment: Deployment) -> dict[str, bytes]:
 
 
 def definitions(deployment: Deployment) -> dict[str, bytes]:
-    return {service.name: service.definition for service in enabled(deployment)}
+    return {service.name: service.definition for service in deployment.services}
 
 
 def too_large(data: bytes) -> str:
@@ -191,7 +174,6 @@ class _DirectoryPass:
             tuple(_on_each(service, launched) for service in services),
             left_out,
             self.sources,
-            tuple(self.leftovers.values()),
             unread=self.unread,
             launch=launched,
             secrets=secrets,

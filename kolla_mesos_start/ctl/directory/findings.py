@@ -78,12 +78,11 @@ class Issue(NamedTuple):
     about: str = ""
 
 
-def located(issues: Iterable[Issue], sources: Sources, lenient: Iterable[str] = ()) -> list[Finding]:
+def located(issues: Iterable[Issue], sources: Sources) -> list[Finding]:
     """The findings for issues, in the same order: each with its file and line.
 
-    Issues of znodes that are not in the directory are left out. Errors in `lenient` services are warnings.
+    Issues of znodes that are not in the directory are left out.
     """
-    below = tuple(f"{service}/" for service in lenient)
     places: dict[str, Mapping[str, TextPlace]] = {}
     found: dict[tuple[str, int | None, str], Finding] = {}
     for issue in issues:
@@ -92,8 +91,6 @@ def located(issues: Iterable[Issue], sources: Sources, lenient: Iterable[str] = 
             continue
         if source.file not in places:
             places[source.file] = formats.places(source.read()) if source.read else {}
-        if f"{issue.node}/".startswith(below):
-            issue = issue._replace(severity=WARNING)
         line = _line(source.label, issue.label, issue.line, places[source.file])
         finding = Finding(issue.severity, source.file, line, issue.message, issue.label)
         key = (finding.file, finding.line, issue.about or finding.message)

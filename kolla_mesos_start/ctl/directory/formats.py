@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from kolla_mesos_start.errors import BadDefinition, BadUsage, Issue
-from kolla_mesos_start.files.regular import read_descriptor
+from kolla_mesos_start.files.paths import read_descriptor
 
 SUFFIXES = (".yml", ".yaml", ".json")
 

@@ -69,8 +69,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "width": "How many instances may refresh their files at the same time. Default: all.",
         "election": "Which instance bootstraps a cluster that is down: see *election*. Default: each instance"
         " is started with ``command``.",
-        "drain": "Before the daemon is stopped, wait until the services that list it have refreshed, at most"
-        " this many seconds: see *Stopping*.",
+        "drain": "Seconds between withdrawing the daemon and stopping it: see *Stopping*.",
         "before_stop": "A command that runs before the daemon gets SIGTERM: see *Stopping*.",
     },
     "file": {

@@ -18,7 +18,6 @@ from kolla_mesos_start.ctl.directory.directory import (
     PASSWORD,
     UUID,
     Contents,
-    Deployment,
 )
 
 LENGTH = 32  # characters of a password, and bytes of a key
@@ -70,13 +69,13 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def generate(deployment: Deployment, given: Container[str]) -> Contents:
-    """A value for each secret that is neither a variable of the deployment nor in `given`.
+def generate(secrets: Mapping[str, str], given: Container[str]) -> Contents:
+    """A value for each secret, whose kind is given, that is not in `given`.
 
     It is empty if it can't be generated: unless a published one replaces it, `bad_secret` names it.
     """
     return {
         name: MAKERS[kind]().encode() if kind in MAKERS else b""
-        for name, kind in deployment.secrets.items()
-        if name not in deployment.variables and name not in given
+        for name, kind in secrets.items()
+        if name not in given
     }

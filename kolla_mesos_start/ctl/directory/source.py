@@ -1,26 +1,25 @@
 """Reads the deployment that a command line names: a directory, and the values that replace its own.
 
-All commands that take DIR share these arguments and read DIR once. `load` chooses the layout
-(ours or kolla-mesos's), adds the values of the command line, and generates the secrets that have no value.
+All commands that take DIR share these arguments and read DIR once. `load` adds the values of the command
+line, and generates the secrets that have no value.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory import acl, directory, formats, kolla_mesos, secret_values
+from kolla_mesos_start.ctl.directory import acl, directory, formats, secret_values
 from kolla_mesos_start.ctl.directory.directory import (
     MAX_DATA,
     SECRETS,
     VARIABLES,
     Contents,
     Deployment,
-    Given,
     is_znode_name,
 )
 from kolla_mesos_start.ctl.directory.findings import (
@@ -33,6 +32,13 @@ from kolla_mesos_start.ctl.directory.findings import (
 )
 from kolla_mesos_start.ctl.terminal.suggestions import NotThere
 from kolla_mesos_start.errors import BadDefinition, BadUsage
+
+
+class Given(NamedTuple):
+    """A variable of the command line, which replaces one of the directory, and its origin."""
+
+    value: str
+    source: DataSource
 
 
 class Source(NamedTuple):
@@ -101,36 +107,21 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
         raise NotThere(f"{root} is not a directory: give the directory of a deployment, which has services/")
     try:
         chosen = _chosen(options)
-        deployment, findings, added = _read(root, chosen, name)
+        deployment, findings = directory.look(root)
         plan, sources, wrong = _acl(root)
     except OSError as error:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
     file = str(options.secrets) if options.secrets is not None else None
     of_file = frozenset(variable for variable, each in chosen.items() if each.source.file == file)
-    generated = secret_values.generate(deployment, given)
-    variables = {**deployment.variables, **generated}
-    deployment = deployment._replace(variables=variables, acl=plan, sources={**deployment.sources, **sources})
-    hidden = of_file.union(deployment.secrets, given, plan.variables if plan else ())
-    return Source(name, deployment, [*findings, *wrong], given, hidden, generated, undeclared=of_file & added)
-
-
-def _read(
-    root: Path, chosen: Mapping[str, Given], name: str
-) -> tuple[Deployment, Sequence[Finding], Set[str]]:
-    """Read the layout of the directory; also returns the names of `chosen` that our layout does not have."""
-    if kolla_mesos.is_one(root):
-        return *kolla_mesos.look(root, chosen, name), frozenset()
-    deployment, findings = directory.look(root)
-    added = chosen.keys() - deployment.variables.keys() - deployment.secrets.keys()
-    values = {name: each.value.encode() for name, each in chosen.items()}
-    sources = {f"{VARIABLES}/{name}": each.source for name, each in chosen.items()}
-    return (
-        deployment._replace(
-            variables={**deployment.variables, **values}, sources={**deployment.sources, **sources}
-        ),
-        findings,
-        added,
+    undeclared = of_file - deployment.variables.keys() - deployment.secrets.keys()
+    variables = {**deployment.variables, **{name: each.value.encode() for name, each in chosen.items()}}
+    generated = secret_values.generate(deployment.secrets, {*variables, *given})
+    places = {f"{VARIABLES}/{name}": each.source for name, each in chosen.items()}
+    deployment = deployment._replace(
+        variables={**variables, **generated}, acl=plan, sources={**deployment.sources, **places, **sources}
     )
+    hidden = of_file.union(deployment.secrets, given, plan.variables if plan else ())
+    return Source(name, deployment, [*findings, *wrong], given, hidden, generated, undeclared=undeclared)
 
 
 def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequence[Finding]]:

@@ -21,7 +21,7 @@ from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender, MissingVariable
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, children_of, data_of
 
 
 class PublishedDefinition(NamedTuple):

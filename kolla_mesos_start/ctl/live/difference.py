@@ -116,7 +116,7 @@ def _users(node: str, deployment: Deployment) -> list[str]:
     place, _, name = node.rpartition("/")
     return [
         service.name
-        for service in directory.enabled(deployment)
+        for service in deployment.services
         if (place == VARIABLES or f"{place}/".startswith(f"{service.name}/{VARIABLES}/"))
         and name in services.used_variables(service.definition, service.files)
     ]

@@ -7,8 +7,7 @@ own `election.decide`, from the same records.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Callable, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container
@@ -20,7 +19,7 @@ from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, 
 from kolla_mesos_start.election.records import BadRecord
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
 
 T = TypeVar("T")
 Verdict = Union[Wait, Refused, Elected]
@@ -227,41 +226,13 @@ def _verdict(found: Snapshot) -> Verdict:
 
 
 def snapshot(znodes: Znodes, wanted: int, ready: Sequence[str], view: View) -> Snapshot:
-    """What is recorded. Raises BadRecord."""
+    """What is recorded, as agents have it. Raises BadRecord."""
     at = znodes.election
-    turn = view.znode(at.turn)
-    return Snapshot(
-        wanted=wanted,
-        turn=turn.stat.version if turn else 0,
-        decision=_one(at.decision, view, records.decode_decision),
-        members=_below(at.members, view, records.decode_member),
-        candidates=_candidates(at.candidates, view),
-        running=_below(at.running, view, records.decode_running, view.held(at.running)),
-        override=_one(at.override, view, records.decode_override),
-        ready=ready,
-    )
-
-
-def _one(path: str, view: View, decode: Callable[[str, bytes], T]) -> T | None:
-    znode = view.znode(path)
-    return decode(path, znode.data) if znode and znode.data else None
-
-
-def _candidates(place: str, view: View) -> dict[str, records.Candidate]:
-    """As agents have it, without those that are invalid."""
-    found = {}
-    for host in view.held(place):
-        with suppress(BadRecord):
-            found.update(_below(place, view, records.decode_candidate, [host]))
-    return found
-
-
-def _below(
-    place: str, view: View, decode: Callable[[str, bytes], T], hosts: Sequence[str] | None = None
-) -> dict[str, T]:
-    names = view.names(place) if hosts is None else hosts
-    znodes = {host: view.znode(f"{place}/{host}") for host in names}
-    return {host: decode(f"{place}/{host}", znode.data) for host, znode in znodes.items() if znode}
+    paths = [at.turn, at.decision, at.override]
+    for place in (at.members, at.candidates, at.running):
+        paths += [f"{place}/{host}" for host in view.names(place)]
+    existing = {path: znode for path in paths if (znode := view.znode(path))}
+    return decide.snapshot(at, existing, wanted, ready)[0]
 
 
 def _words(verdict: Wait | Refused, found: Snapshot) -> str:

@@ -25,7 +25,7 @@ from kolla_mesos_start.report import (
     REFRESH_STUCK,
 )
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, printable
-from kolla_mesos_start.zookeeper.query import Query, data_of
+from kolla_mesos_start.zookeeper.view import Query, data_of
 
 # The words for each stage of a container that is an event; a service's name, or its daemon's, comes before.
 STAGES = {

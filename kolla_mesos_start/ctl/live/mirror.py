@@ -6,8 +6,7 @@ What belongs here: reading what `DeploymentReader` asks for, and watching it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
-from typing import TypeVar
+from collections.abc import Set
 
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
@@ -16,9 +15,8 @@ from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import View, read_all
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.view import children_of, data_of, stat_of
 
-T = TypeVar("T")
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a group
 
 
@@ -46,7 +44,7 @@ class Mirror:
     def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
         view = self.view()
-        return self._compute(lambda: self._live.deployment(view))
+        return self._live.deployment(view)
 
     def view(self) -> View:
         """What is known. Only what is missing or has changed is read."""
@@ -55,14 +53,9 @@ class Mirror:
                 self._view.pop(query)
             self._view.denied.discard(path)
         self._stale.clear()
-        return read_all(self._client, self._queries, self._view, watch=self._watching, partly=self._partly)
-
-    def _queries(self, view: View) -> set[Query]:
-        return self._compute(lambda: self._live.queries(view))
-
-    def _compute(self, work: Callable[[], T]) -> T:
-        """A thousand services take a second, and a busy machine longer: the session goes on meanwhile."""
-        return self._client.loop.compute(work) if self._watching else work()
+        return read_all(
+            self._client, self._live.queries, self._view, watch=self._watching, partly=self._partly
+        )
 
     @property
     def denied(self) -> Set[str]:

@@ -35,7 +35,7 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Detail, printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.lock import Queues
-from kolla_mesos_start.zookeeper.query import Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import View, Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.wire import NoNodeError
 
 SHOWN = 10  # one-time commands, in a message
@@ -191,7 +191,7 @@ def read_record(client: OperatorClient, one: OneTime) -> Record:
     found = client.read([at.state, at.detail, *marks, floor])
     view = {children_of(at.generations): names, **{data_of(path): each for path, each in found.items()}}
     token = states.largest_token(found[at.detail], found[floor])
-    is_done = states.is_done(one.command, one.znodes, view)
+    is_done = states.is_done(one.command, one.znodes, View(view))
     return Record(is_done, states.decode_detail(found[at.detail]), token, found)
 
 

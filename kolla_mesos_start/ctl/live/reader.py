@@ -19,7 +19,7 @@ from kolla_mesos_start.ctl.live.model import (
     LiveService,
     Publication,
 )
-from kolla_mesos_start.ctl.live.steps import hosts_of
+from kolla_mesos_start.ctl.live.steps import Published, hosts_of
 from kolla_mesos_start.ctl.live.unread import Unread
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
@@ -30,7 +30,7 @@ from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.publication import unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, children_of, data_of
 
 MAX_HOST = 253  # characters of a host's name
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
@@ -44,7 +44,7 @@ class DeploymentReader:
         self.znodes = znodes
         self.definitions = Definitions(given)
         self._unread = Unread(znodes, given.keys())
-        self._generations: states.Published = {}
+        self._generations: Published = {}
         self._inputs: tuple[object, object] = (None, None)
 
     # -- what must be read --------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class DeploymentReader:
         mark = unfinished(znode.data) if znode else None
         return Publication(mark, bool(view.held(self.znodes.publication)))
 
-    def _service(self, znodes: Znodes, generations: states.Published, view: View) -> LiveService:
+    def _service(self, znodes: Znodes, generations: Published, view: View) -> LiveService:
         published = self.definitions.find(znodes, view)
         graph, definition = published.graph, view.znode(znodes.definition)
         existing = containers.containers(znodes, view)

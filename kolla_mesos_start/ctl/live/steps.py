@@ -6,8 +6,11 @@ own `tree.states`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from functools import partial
 from itertools import product
+from typing import Optional
 
 from kolla_mesos_start.ctl.live.model import Attempt, LiveStep
 from kolla_mesos_start.ctl.zk.containers import Container
@@ -17,7 +20,11 @@ from kolla_mesos_start.definition.model import Command, Dependency, Graph, Membe
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Unmet
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Unknown, children_of, data_of
+from kolla_mesos_start.zookeeper.view import View as Look
+
+# The published generation of a one-time command, by path and scope; None if it has none, or it is unknown.
+Published = Mapping[tuple[str, str], Optional[str]]
 
 
 def queries(znodes: Znodes, graph: Graph, containers: Sequence[Container], view: View) -> Iterator[Query]:
@@ -33,12 +40,20 @@ def queries(znodes: Znodes, graph: Graph, containers: Sequence[Container], view:
             if command.run_once:
                 yield children_of(at.lock)
                 yield from (data_of(f"{at.lock}/{name}") for name in view.names(at.lock))
-                yield from states.once_queries(command, own, view)
-                if command.generation is not None:  # Containers of an older definition may wait for a mark.
-                    yield from states.mark_queries(at, view)
+                yield from _noted(view, partial(states.is_done, command, own))
+                # Containers of an older definition may wait for a mark.
+                yield from _noted(view, partial(states.superseded_by, command, own, definition=0))
         for dependency in command.inside:
             for own, image in product(_asking(dependency, znodes, hosts), images):
-                yield from states.queries(dependency, own, view, image)
+                yield from _noted(view, partial(states.unmet, dependency, znodes=own, image=image))
+
+
+def _noted(view: View, decide: Callable[..., object]) -> Set[Query]:
+    """What a decision reads; more once that is read."""
+    look = Look(view)
+    with suppress(Unknown):
+        decide(view=look)
+    return look.noted
 
 
 def live_steps(
@@ -47,7 +62,7 @@ def live_steps(
     wanted: int,
     containers: Sequence[Container],
     view: View,
-    generations: states.Published,
+    generations: Published,
 ) -> Iterator[LiveStep]:
     """The steps of a service. `generations` are the published ones of all one-time commands."""
     hosts = hosts_of(znodes, view)
@@ -65,7 +80,7 @@ def live_steps(
         superseded = (
             command.run_once == GLOBAL
             and oldest is not None
-            and states.superseded_by(command, znodes, view, oldest) is not None
+            and states.superseded_by(command, znodes, Look(view), oldest) is not None
         )
         attempts = tuple(_attempts(command, znodes, hosts, view))
         yield LiveStep(command, done[command.path], attempts, unmet, superseded)
@@ -95,15 +110,15 @@ def _images(containers: Sequence[Container]) -> Set[str | None]:
 
 def _is_done(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> bool:
     if command.run_once is None:
-        return states.state_of(view, znodes.command(GLOBAL, command.path).state)[0] == states.DONE
+        return states.state_of(Look(view), znodes.command(GLOBAL, command.path).state)[0] == states.DONE
     scopes = _scopes(command, znodes, hosts)
-    return bool(scopes) and all(states.is_done(command, own, view) for own in scopes)
+    return bool(scopes) and all(states.is_done(command, own, Look(view)) for own in scopes)
 
 
 def _attempts(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> Iterator[Attempt]:
     for own in _scopes(command, znodes, hosts):
         at = own.command(command.run_once or GLOBAL, command.path)
-        state, since = states.state_of(view, at.state)
+        state, since = states.state_of(Look(view), at.state)
         if state is not None and since is not None:
             detail = states.decode_detail(view.znode(at.detail))
             yield Attempt(own.host or GLOBAL, state, since, detail, len(view.held(at.lock)))
@@ -115,10 +130,14 @@ def _unmet(
     znodes: Znodes,
     containers: Sequence[Container],
     view: View,
-    generations: states.Published,
+    generations: Published,
 ) -> Iterator[Unmet]:
     """Each unsatisfied dependency once, for the first host and image for which it is not satisfied."""
     hosts, images = hosts_of(znodes, view), sorted(_images(containers), key=str)
+
+    def published(dependency: Dependency) -> str | None:
+        return generations.get((dependency.path, dependency.scope))
+
     for dependency in command.inside:
         if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
             # A step of the same definition: its own container is the one that counts.
@@ -126,7 +145,7 @@ def _unmet(
                 yield Unmet(dependency, "not done")
             continue
         for own, image in product(_asking(dependency, znodes, hosts), images):
-            if found := states.unmet(dependency, view, own, image, generations):
+            if found := states.unmet(dependency, Look(view), own, image, published):
                 yield found
                 break
 

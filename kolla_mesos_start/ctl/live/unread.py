@@ -28,7 +28,7 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.render.context import BUILTIN, file_text
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.view import Query, children_of, data_of, stat_of
 
 
 class _Used(NamedTuple):

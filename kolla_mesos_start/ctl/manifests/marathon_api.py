@@ -1,42 +1,27 @@
 """Marathon's API: requests and responses.
 
-Each request has its own connection, and is retried while Marathon has no leader. Redirects are not followed,
-because their target would receive user and password. A response from anything but Marathon is an error.
+Each request is retried while Marathon has no leader. Redirects are not followed, because their target would
+receive user and password. A response from anything but Marathon is an error.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import netrc
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPMessage,
-    HTTPResponse,
-    HTTPSConnection,
-    IncompleteRead,
-)
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+import requests
+
 from kolla_mesos_start.ctl.invocation import CONNECT_TIMEOUT
-from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, cause, listed
+from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, Issues, NoConnection, listed
 
 TICK = 0.5  # seconds between two requests
-LEAST = 1.0  # seconds that an answer may take, however late it is
 NOBODY_LEADS = (502, 503, 504)
-LARGEST = 64 << 20  # bytes of an answer
 SHOWN = 3  # names in a line of progress
 KINDS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
 LONGEST = 500  # characters of what Marathon says
-ENDLESS = "an answer without end"
 
 
 class Rejected(Issues):
@@ -56,22 +41,12 @@ class Unsure(Exception):
     """It is unknown whether Marathon has received a request."""
 
 
-class Url(NamedTuple):
-    """The URL of Marathon. `path` precedes the path of each request."""
-
-    text: str
-    is_tls: bool
-    host: str
-    port: int | None
-    path: str
-
-
-def parsed(text: str) -> Url:
-    """Parse the URL. BadUsage never contains it: there may be a password in it."""
+def parsed(text: str) -> str:
+    """The URL without a slash at its end. BadUsage never contains it: there may be a password in it."""
     expected = "--post: expected http://HOST:8080 or https://HOST, and a path where Marathon has one"
     try:
         parts = urlsplit(text)
-        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError as error:
         raise BadUsage(expected) from error
     if "@" in parts.netloc:
@@ -79,9 +54,7 @@ def parsed(text: str) -> Url:
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(' ?#"<>\\')
     if parts.scheme not in ("http", "https") or not host or not is_plain:
         raise BadUsage(expected)
-    path = parts.path.rstrip("/")
-    shown = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-    return Url(shown, parts.scheme == "https", host, port, path)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
 class MarathonDeployment(NamedTuple):
@@ -95,13 +68,12 @@ class MarathonDeployment(NamedTuple):
 class Api:
     """The API of Marathon at one URL. `say` reports progress."""
 
-    def __init__(self, url: Url, timeout: float, say: Callable[[str], object]) -> None:
-        self.url, self.say = url, say
+    def __init__(self, url: str, timeout: float, say: Callable[[str], object]) -> None:
+        self.url, self._say = url, say
         self.deadline = time.monotonic() + timeout
-        self._authorization = _authorization(url.host)
-        self._has_answered = False
-
-    # -- what there is ------------------------------------------------------------------------------
+        self._limit = min(self.deadline, time.monotonic() + CONNECT_TIMEOUT)  # until the first answer
+        trusted = ssl.get_default_verify_paths()  # the system's CAs, or those of SSL_CERT_FILE
+        self._trusted = trusted.cafile or trusted.capath or True
 
     def apps(self, group: str) -> Mapping[str, Mapping[str, Any]]:
         """The apps of a group by id, with counts of healthy tasks; none if the group does not exist."""
@@ -132,8 +104,6 @@ class Api:
         what = "; ".join(f"{name} {_brief(ids)}" for name, ids in actions.items())
         return clean(f"step {plan.get('currentStep')} of {plan.get('totalSteps')}: {what}")
 
-    # -- what is changed ----------------------------------------------------------------------------
-
     def put(self, apps: Sequence[Mapping[str, Any]]) -> str:
         """Have Marathon run these, in place of those with their ids; the id of the deployment.
 
@@ -144,92 +114,60 @@ class Api:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def _call(self, method: str, path: str, body: object = None) -> Any:
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
         """The response; None for status 404."""
-        limit = self.deadline
-        if not self._has_answered:
-            limit = min(limit, time.monotonic() + CONNECT_TIMEOUT)
         while True:
             try:
-                status, data, headers = self._bounded(method, path, body, limit)
-            except ssl.SSLCertVerificationError as error:
+                response = requests.request(
+                    method,
+                    self.url + path,
+                    json=body,
+                    headers={"Connection": "close"},
+                    timeout=CONNECT_TIMEOUT,
+                    allow_redirects=False,
+                    verify=self._trusted,
+                )
+            except requests.exceptions.SSLError as error:
                 raise NoConnection(
-                    f"{self.url.text}: {error.verify_message}: SSL_CERT_FILE names the CAs that are trusted"
+                    f"{self.url}: {_problem(error)}: SSL_CERT_FILE names the CAs that are trusted"
                 ) from error
-            except (OSError, HTTPException) as error:
-                problem = cause(error) if isinstance(error, OSError) else "a broken answer"
+            except requests.exceptions.RequestException as error:
+                problem = _problem(error)
+            except ValueError as error:
+                raise self._foreign("a redirect to something that is no URL") from error
             else:
-                self._has_answered, limit = True, self.deadline
-                if status not in NOBODY_LEADS:
-                    return self._judged(status, data, headers)
-                problem = f"status {status}, as while a leader is elected"
-            if time.monotonic() + TICK >= limit:
-                raise NoConnection(f"no answer from Marathon at {self.url.text}: {problem}")
-            self.say(f"Marathon: {problem}; trying again")
+                self._limit = self.deadline
+                if response.status_code not in NOBODY_LEADS:
+                    return self._judged(response)
+                problem = f"status {response.status_code}, as while a leader is elected"
+            if time.monotonic() + TICK >= self._limit:
+                raise NoConnection(f"no answer from Marathon at {self.url}: {problem}")
+            self._say(f"Marathon: {problem}; trying again")
             time.sleep(TICK)
             if method == "PUT":
                 raise Unsure
 
-    def _bounded(self, method: str, path: str, body: object, limit: float) -> tuple[int, bytes, HTTPMessage]:
-        """One request within the limit, even if the response arrives byte by byte."""
-        now = time.monotonic()
-        timeout = min(CONNECT_TIMEOUT, max(LEAST, limit - now))
-        last = max(limit, now + timeout)
-        try:
-            return _in_thread(lambda: self._once(method, path, body, timeout, last)).result(
-                last - now + LEAST
-            )
-        except FutureTimeout as error:
-            raise TimeoutError(ENDLESS) from error
-
-    def _once(
-        self, method: str, path: str, body: object, timeout: float, limit: float
-    ) -> tuple[int, bytes, HTTPMessage]:
-        kind = HTTPSConnection if self.url.is_tls else HTTPConnection
-        connection = kind(self.url.host, self.url.port, timeout=timeout)
-        headers = {"Accept": "application/json", "Content-Type": "application/json", "Connection": "close"}
-        if self._authorization:
-            headers["Authorization"] = self._authorization
-        try:
-            sent = None if body is None else json.dumps(body).encode()
-            connection.request(method, self.url.path + path, sent, headers)
-            with connection.getresponse() as response:
-                return response.status, self._read(response, limit), response.headers
-        finally:
-            connection.close()
-
-    def _read(self, response: HTTPResponse, limit: float) -> bytes:
-        """Read a response, within limits of time and size."""
-        found = bytearray()
-        while True:
-            part = response.read1(1 << 16)
-            found += part
-            if not part:
-                break
-            if len(found) > LARGEST:
-                raise self._foreign(f"an answer of more than {LARGEST >> 20} MiB")
-            if time.monotonic() > limit:
-                raise TimeoutError(ENDLESS)
-        length = response.getheader("Content-Length", "")
-        if length.isascii() and length.isdigit() and len(found) < int(length):
-            raise IncompleteRead(b"")
-        return bytes(found)
-
-    def _judged(self, status: int, data: bytes, headers: HTTPMessage) -> Any:
+    def _judged(self, response: requests.Response) -> Any:
+        status = response.status_code
         if 300 <= status < 400:
-            to = _site(headers.get("Location", ""))
+            to = _site(response.headers.get("Location", ""))
             raise NoConnection(
-                f"{self.url.text} redirects to {to}, which is not followed: give Marathon's own URL"
+                f"{self.url} redirects to {to}, which is not followed: give Marathon's own URL"
             )
         if status in (401, 403):
-            hint = f"give a user in ~/.netrc: machine {self.url.host} login USER password PASSWORD"
-            if self._authorization:
+            hint = (
+                f"give a user in ~/.netrc: machine {urlsplit(self.url).hostname} login USER password PASSWORD"
+            )
+            if "Authorization" in response.request.headers:
                 hint = "has the user of ~/.netrc the right?"
-            raise AccessDenied(f"Marathon at {self.url.text} refuses it with status {status}: {hint}")
+            raise AccessDenied(f"Marathon at {self.url} refuses it with status {status}: {hint}")
         if status not in (200, 201, 400, 404, 409, 422):
-            said = clean(data[:LONGEST].decode(errors="replace"))
-            raise NoConnection(f"Marathon at {self.url.text} answers with status {status}: {said}")
-        content = self._parsed(data, headers)
+            raise NoConnection(f"Marathon at {self.url} answers with status {status}: {clean(response.text)}")
+        try:
+            content = response.json()
+        except (ValueError, RecursionError) as error:
+            kind = clean(response.headers.get("Content-Type", "something"))
+            raise self._foreign(f"{kind} that is no JSON") from error
         if status < 300 and content is not None:
             return content
         said = self._expected(content, dict)
@@ -247,7 +185,7 @@ class Api:
             return f"Marathon refuses it for now: {message}"
         return (
             f"locked by deployment {listed(ids)}, nothing was changed: run this again when it has ended, or"
-            f" take it back first: curl -X DELETE {self.url.text}/v2/deployments/{ids[0]}"
+            f" take it back first: curl -X DELETE {self.url}/v2/deployments/{ids[0]}"
         )
 
     def _details(self, said: Mapping[str, Any]) -> Iterator[str]:
@@ -256,13 +194,6 @@ class Api:
             errors = self._expected(detail.get("errors", [detail.get("message")]), list)
             yield clean(f"{detail.get('path', 'app')}: {'; '.join(map(str, errors))}")
 
-    def _parsed(self, data: bytes, headers: HTTPMessage) -> Any:
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            kind = clean(headers.get("Content-Type", "something"))
-            raise self._foreign(f"{kind} that is no JSON") from error
-
     def _expected(self, content: Any, kind: type) -> Any:
         """The content, if it has this type."""
         if not isinstance(content, kind):
@@ -270,15 +201,18 @@ class Api:
         return content
 
     def _foreign(self, what: str) -> NoConnection:
-        return NoConnection(f"{self.url.text} answers with {what}, as Marathon does not: is this its URL?")
+        return NoConnection(f"{self.url} answers with {what}, as Marathon does not: is this its URL?")
+
+
+def _problem(error: requests.exceptions.RequestException) -> str:
+    """The cause at the end of a chain of errors, such as `[Errno 111] Connection refused`."""
+    cause = error.args[0] if error.args else error
+    return clean(str(getattr(cause, "reason", cause)).rpartition(": ")[2])
 
 
 def _site(location: str) -> str:
     """The target of a redirect, without its path, which may contain a secret."""
-    try:
-        parts = urlsplit(location)
-    except ValueError:
-        return "elsewhere"
+    parts = urlsplit(location)
     return clean(f"{parts.scheme}://{parts.hostname}") if parts.hostname else "elsewhere"
 
 
@@ -292,39 +226,3 @@ def clean(text: str) -> str:
     """A server's text, for one line of a terminal."""
     plain = "".join(each if each.isprintable() else " " for each in text)
     return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}..."
-
-
-def _authorization(host: str) -> str | None:
-    """The header for the host's user in ~/.netrc. BadUsage contains nothing from the file."""
-    try:
-        found = netrc.netrc().authenticators(host)
-    except FileNotFoundError:
-        return None
-    except netrc.NetrcParseError as error:
-        # Other messages contain words of the file.
-        problem = error.msg if error.msg.startswith("~/") else f"line {error.lineno} is not as expected"
-        raise BadUsage(f"~/.netrc can't be read: {problem}") from error
-    except (OSError, UnicodeError) as error:
-        problem = "not UTF-8 text" if isinstance(error, UnicodeError) else cause(error)
-        raise BadUsage(f"~/.netrc can't be read: {problem}") from error
-    if found is None:
-        return None
-    login, _, password = found
-    return f"Basic {base64.b64encode(f'{login}:{password}'.encode()).decode()}"
-
-
-T = TypeVar("T")
-
-
-def _in_thread(work: Callable[[], T]) -> Future[T]:
-    """The result of `work` in a thread. The process does not wait for the thread at its end."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future

@@ -21,7 +21,6 @@ from kolla_mesos_start.ctl.manifests.marathon_api import (
     MarathonDeployment,
     NotFinished,
     Unsure,
-    Url,
     clean,
 )
 from kolla_mesos_start.ctl.manifests.model import FOREIGN, Model
@@ -40,7 +39,7 @@ class NotDeployed(AgentError):
     status = 1
 
 
-def post(invocation: Invocation, url: Url, model: Model, timeout: float) -> int:
+def post(invocation: Invocation, url: str, model: Model, timeout: float) -> int:
     """Run all stages. Changes are printed to standard output, progress to standard error."""
     poster = _Poster(invocation, url, model, timeout)
     try:
@@ -55,7 +54,7 @@ def post(invocation: Invocation, url: Url, model: Model, timeout: float) -> int:
 class _Poster:
     """Sends the apps of one model to Marathon. `left`: what continues if this is interrupted now."""
 
-    def __init__(self, invocation: Invocation, url: Url, model: Model, timeout: float) -> None:
+    def __init__(self, invocation: Invocation, url: str, model: Model, timeout: float) -> None:
         self.left = "nothing was sent to Marathon"
         self._err, self._url, self._timeout = invocation.err, url, timeout
         self._began = time.monotonic()
@@ -126,7 +125,7 @@ class _Poster:
             now = time.monotonic()
             gone = None if mine else gone or now
             if gone is not None and self._is_done(running, now - gone > SETTLE):
-                print(f"deployed {self._group} to {self._url.text}")
+                print(f"deployed {self._group} to {self._url}")
                 return
             if now >= self._api.deadline:
                 raise NotFinished(f"{self._named()} goes on after {self._timeout:g} s: {step}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.directory import directory, instances
+from kolla_mesos_start.ctl.directory import instances
 from kolla_mesos_start.ctl.directory.container_settings import (
     EACH,
     HOST,
@@ -33,10 +33,8 @@ from kolla_mesos_start.ctl.validate.rules import (
     build_graph,
     known_graph,
     missing_in,
-    ports_read,
     rendered,
 )
-from kolla_mesos_start.ctl.zk.services import template_texts
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.forms import unusable
 from kolla_mesos_start.definition.model import Graph
@@ -276,35 +274,13 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
     if not launch.zookeeper:
         what = "zookeeper: is required: h1:2181,h2:2181 as the containers reach them"
         issues.append(Issue(ERROR, NAME, what))
-    services = sorted(directory.enabled(deployment))
+    services = sorted(deployment.services)
     names = names_of(each.name for each in services)
     workloads = [
         _WorkloadReader(issues, deployment, site, service).workload(names[service.name])
         for service in services
     ]
-    issues += _ports_read(deployment, site, workloads)
     return Model(site.deployment, workloads), located(issues, sources)
-
-
-def _ports_read(deployment: Deployment, site: Site, workloads: Sequence[Workload]) -> Iterator[Issue]:
-    """Warnings about ports that templates read from services that register none."""
-    without = {
-        each.service
-        for each in workloads
-        if not (each.is_task or each.ports or each.env.get("KOLLA_PORTS") or each.env.get("PORTS"))
-    }
-    for service in directory.enabled(deployment):
-        known = _known(deployment, site, service)
-        for file, text in template_texts(service.definition, service.files) if without else ():
-            if "ready_instances" not in text.text:
-                continue
-            node = f"{service.name}/{directory.FILES}/{file}" if file else service.name
-            for other, line in ports_read(text, *known, without):
-                what = (
-                    f"{text.label} of {service.name} reads a port of {other}, which registers none: add"
-                    f" `ports` to services.{other} in launch.yml"
-                )
-                yield Issue(WARNING, node, what, line=line if file else None)
 
 
 def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:

@@ -26,7 +26,7 @@ from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, data_of
+from kolla_mesos_start.zookeeper.view import Query, data_of
 
 STARTED_AGAIN, READY_AGAIN, RUN_AGAIN = "started again", "ready again", "run again"
 READY_BEFORE = "ready before"

@@ -1,20 +1,21 @@
-"""Progress of a starting deployment: which container waits for what, and for how long.
+"""What `up` shows of its containers: what each waits for and for how long, or their logs as one stream.
 
-Makes the rows, and writes them to a terminal or a log. The state of a container is read from the same file
-that its own probes read.
+The state of a container is read from the same file that its own probes read.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import textwrap
 import time
-from collections.abc import Sequence
-from typing import Callable, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Callable, NamedTuple, Protocol
 
-from kolla_mesos_start.ctl.terminal.printable import printable, unguarded
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from kolla_mesos_start.ctl.up.containers import LocalContainer
 
 NOT_YET = "not ready yet"
@@ -27,15 +28,8 @@ SHORTER = (
 )
 UP_STAGES = ("ready", "finished")
 LEAST_NAME = 20  # characters, in a log
-MAX_LINES = 3  # for what one container waits for
-UP, TO_LINE_END, TO_SCREEN_END, TOP = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H"
-
-
-class Size(NamedTuple):
-    """Of a terminal, in characters."""
-
-    columns: int
-    lines: int
+NO_COLOUR = re.compile(r"\x1b(?!\[[0-9;]*m)")  # the beginning of any other escape sequence
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 class ProgressRow(NamedTuple):
@@ -46,18 +40,6 @@ class ProgressRow(NamedTuple):
     text: str
     since: float
     began: float
-
-    def log_line(self, began: float, name_width: int) -> str:
-        """For a log: how many seconds after `began` this was first so."""
-        name = f"{self.name:{name_width}}"
-        return f"  {self.since - began:7.2f} s  {name} {self.stage:13} {self.text}".rstrip()
-
-    def live_line(self, instant: float, name_width: int) -> str:
-        """For a live view: for how long it has been in its stage, and what it is doing there."""
-        text = self.text
-        for long, short in SHORTER:
-            text = re.sub(long, short, text)
-        return f"  {self.name:{name_width}} {self.stage:13} {instant - self.began:5.1f} s  {text}".rstrip()
 
 
 def row(container: LocalContainer) -> ProgressRow:
@@ -74,43 +56,48 @@ def row(container: LocalContainer) -> ProgressRow:
     return ProgressRow(container.name, "finished" if status == 0 else "ended", how, since, since)
 
 
-def terminal() -> Size | None:
-    """The size of the terminal on standard output; None if there is none whose cursor can be moved."""
-    if not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
-        return None
-    size = os.get_terminal_size(sys.stdout.fileno())
-    return Size(size.columns or 80, size.lines or 24)  # A serial line has no size.
+class Display(Protocol):
+    """Shows what the containers do."""
+
+    def show(self) -> None:
+        """Show what has changed since the last time."""
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Meanwhile the containers start."""
 
 
 class ProgressView:
-    """The rows of all containers: one block of lines that is redrawn, or a line for each change."""
+    """The rows of all containers: a line for each change, but one table on a terminal while they start."""
 
-    def __init__(
-        self, look: Callable[[], Sequence[ProgressRow]], start: float, live: bool, known: bool = False
-    ):
-        """`look` returns the rows of this moment; `start`: of the deployment, seconds since the epoch.
+    def __init__(self, look: Callable[[], Sequence[ProgressRow]], console: Console) -> None:
+        """`look` returns the rows of this moment."""
+        self._look, self._console = look, console
+        self._start = time.time()
+        self._rows: Sequence[ProgressRow] = ()
+        self._live: Live | None = None
 
-        `live`: one block. `known`: the rows of this moment have been shown already.
-        """
-        self.look, self.start = look, start
-        self.block = Block() if live else None
-        self.rows: list[ProgressRow] = []
-        self.rows = self._look() if known else []
-
-    def _look(self) -> list[ProgressRow]:
-        before = {each.name: each for each in self.rows}
-        return [merge(before.get(each.name), each) for each in self.look()]
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        if not self._console.is_interactive:
+            yield
+            return
+        # All is printed to the console: the streams need not be redirected.
+        live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        with live as self._live:
+            yield
+        self._live = None
 
     def show(self) -> None:
-        """Show the rows of this moment."""
-        before, self.rows = self.rows, self._look()
-        size = terminal()
-        if self.block and size:
-            self.block.draw(fit(self.rows, time.time(), size), size)
+        known, before = set(self._rows), {each.name: each for each in self._rows}
+        self._rows = [merge(before.get(each.name), each) for each in self._look()]
+        if self._live:
+            self._live.update(table(self._rows, time.time(), self._console.height), refresh=True)
             return
-        width = max(len(each.name) for each in self.rows)
-        for each in sorted(set(self.rows) - set(before), key=lambda each: each.since):
-            print(each.log_line(self.start, max(width, LEAST_NAME)), flush=True)
+        width = max(LEAST_NAME, *(len(each.name) for each in self._rows))
+        for each in sorted(set(self._rows) - known, key=lambda each: each.since):
+            line = f"  {each.since - self._start:7.2f} s  {each.name:{width}} {each.stage:13} {each.text}"
+            self._console.print(line.rstrip())
 
 
 def merge(before: ProgressRow | None, row: ProgressRow) -> ProgressRow:
@@ -120,49 +107,66 @@ def merge(before: ProgressRow | None, row: ProgressRow) -> ProgressRow:
     return before if before.text == row.text else row._replace(began=before.began)
 
 
-def fit(rows: Sequence[ProgressRow], instant: float, size: Size) -> list[str]:
-    """The rows as lines: fewer than the terminal has, and each shorter than it is wide.
+def table(rows: Sequence[ProgressRow], instant: float, height: int) -> RenderableType:
+    """For how long each has been in its stage, and what it is doing there.
 
     Where there is no room for all, what is up is only counted.
     """
+    shown = [each for each in rows if len(rows) < height or each.stage not in UP_STAGES]
     width = max(len(each.name) for each in rows)
-    shown = [each for each in rows if len(rows) < size.lines or each.stage not in UP_STAGES]
-    lines = [each.live_line(instant, width) for each in shown]
-    folded = [part for line in lines for part in _folded(line, size.columns)]
-    head = [] if len(shown) == len(rows) else [f"  {len(rows) - len(shown)} of {len(rows)} are up"]
-    # A line that has scrolled away can't be redrawn.
-    room = size.lines - 1 - len(head)
-    lines = folded if len(folded) <= room else lines
-    if len(lines) > room > 0:
-        lines[room - 1 :] = [f"  and {len(lines) - room + 1} more"]
-    return [line[: size.columns - 1] for line in (*head, *lines[: max(room, 0)])]
+    found = Table.grid(padding=(0, 2))
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    for each in shown:
+        text = each.text
+        for long, short in SHORTER:
+            text = re.sub(long, short, text)
+        found.add_row(f"  {each.name:{width}} {each.stage:13} {instant - each.began:5.1f} s", text)
+    if len(shown) == len(rows):
+        return found
+    return Group(f"  {len(rows) - len(shown)} of {len(rows)} are up", found)
 
 
-def _folded(line: str, columns: int) -> list[str]:
-    """The line; if it is too long, the text after the time is wrapped into the lines below."""
-    head, end, text = line.partition(" s  ")
-    if len(line) < columns or not text:
-        return [line]
-    below = textwrap.wrap(text, max(20, columns - 7), max_lines=MAX_LINES, placeholder=" ...")
-    return [head + end.rstrip(), *(f"      {part}" for part in below)]
+class LogStream:
+    """What the containers have written since the last look, each line behind the name of its container.
 
+    A line is shown once it is whole. Also shown is how a container ended: an agent logs that, a daemon does
+    not.
+    """
 
-class Block:
-    """Lines of a terminal that are overwritten each time; the cursor stays below them."""
+    def __init__(self, containers: Sequence[LocalContainer], console: Console) -> None:
+        self._containers, self._console = containers, console
+        self._shown = dict.fromkeys(containers, 0)  # bytes
+        self._ended: dict[LocalContainer, float] = {}  # the start whose end was shown
+        self._width = max(len(each.name) for each in containers)
 
-    def __init__(self) -> None:
-        self._lines: Sequence[str] = ()
-        self._size: Size | None = None
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        yield
 
-    def draw(self, lines: Sequence[str], size: Size) -> None:
-        """Replace the lines before by these."""
-        if (lines, size) == (self._lines, self._size):
-            return
-        start = UP.format(len(self._lines)) if self._lines else ""
-        if self._size not in (None, size):
-            # A terminal that was made narrower may have put the old lines anywhere.
-            start = TOP
-        text = "".join(f"{printable(line)}{TO_LINE_END}\n" for line in lines)
-        # In one write: in between, half of each would be visible.
-        print(f"{start}{text}{TO_SCREEN_END}", end="", file=unguarded(sys.stdout), flush=True)
-        self._lines, self._size = lines, size
+    def show(self) -> None:
+        for number, container in enumerate(self._containers):
+            name = Text(f"{container.name:{self._width}} | ", COLOURS[number % len(COLOURS)])
+            # Before its log is read: then its last line is there.
+            is_over = container.status is not None
+            for line in self._new_lines(container):
+                # A daemon may colour its lines. Other sequences, such as links, are shown as text.
+                coloured = Text.from_ansi(NO_COLOUR.sub(r"\\x1b", line))
+                self._console.print(Text.assemble(name, coloured), soft_wrap=True)
+            if is_over and self._ended.get(container) != container.started_at:
+                self._ended[container] = container.started_at
+                seen = row(container)
+                self._console.print(
+                    Text.assemble(name, (f"{seen.stage} {seen.text}", "bold")), soft_wrap=True
+                )
+
+    def _new_lines(self, container: LocalContainer) -> list[str]:
+        try:
+            with container.log.open("rb") as log:
+                log.seek(self._shown[container])
+                whole, end, _ = log.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._shown[container] += len(whole) + len(end)
+        # Only `\n` ends a line; of a line that ends in `\r\n`, a terminal would show nothing.
+        return [line.rstrip("\r") for line in whole.decode(errors="replace").split("\n")] if end else []

@@ -1,66 +1,61 @@
-"""Runs a whole deployment on this machine as plain processes, until Ctrl-C or until all are up.
+"""Runs the deployment of a directory on this machine as plain processes, until Ctrl-C or until all are up.
 
     ZooKeeper -> publish -> start everything at once -> show progress -> timeline -> stay -> end
 
-A subclass of Up makes the deployment. Signals are handled only between two steps, and while ZooKeeper is
-awaited: `end` then knows everything that was started.
+Signals are handled only between two steps, and while ZooKeeper is awaited: `end` then knows everything that
+was started.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import random
 import re
-import shutil
+import shlex
 import signal
-import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Callable, Generic, Protocol, TypeVar
+from typing import Callable, TypeVar
+
+from rich.console import Console
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.ctl.directory.findings import counted
+from kolla_mesos_start.ctl.directory import container_variables
+from kolla_mesos_start.ctl.directory.directory import Deployment
+from kolla_mesos_start.ctl.directory.findings import counted, refuse
+from kolla_mesos_start.ctl.invocation import Invocation, connection_options
 from kolla_mesos_start.ctl.live import explanation
 from kolla_mesos_start.ctl.live.mirror import Mirror
-from kolla_mesos_start.ctl.live.model import EndedStart, LiveDeployment
-from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.manifests.model import FINAL
-from kolla_mesos_start.ctl.terminal.folding import wrapped
-from kolla_mesos_start.ctl.timeline import critical_path
-from kolla_mesos_start.ctl.up.containers import LocalContainer, end_all
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
-from kolla_mesos_start.ctl.up.private_zookeeper import HOST, PrivateZooKeeper
-from kolla_mesos_start.ctl.up.progress import ProgressRow, ProgressView, row, terminal
+from kolla_mesos_start.ctl.timeline import report
+from kolla_mesos_start.ctl.timeline.reader import HistoryReader
+from kolla_mesos_start.ctl.up.containers import AGENT
+from kolla_mesos_start.ctl.up.deployment import LocalDeployment
+from kolla_mesos_start.ctl.up.plan import ports_in
+from kolla_mesos_start.ctl.up.private_zookeeper import HOST, PrivateZooKeeper, free_port
+from kolla_mesos_start.ctl.up.progress import Display, LogStream, ProgressRow, ProgressView, row
+from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
-from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.ctl.zk.published import OF_UP
 from kolla_mesos_start.ctl.zk.publisher import check_chroot
-from kolla_mesos_start.errors import (
-    AgentError,
-    BadUsage,
-    CannotWrite,
-    DependenciesNotSatisfied,
-    Issues,
-    Stopped,
-)
+from kolla_mesos_start.ctl.zk.services import used_variables
+from kolla_mesos_start.errors import AgentError, BadUsage, DependenciesNotSatisfied, Stopped
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.settings import RUN_DIR_LIMIT, Settings
-from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.wire import NodeExistsError
 
 T = TypeVar("T")
-D = TypeVar("D", bound=LocalDeployment)
+PROGRAM = "kolla_mesos_ctl"
+ENVIRONMENT = "env"
+PORT = "port"  # the variable that each container is given
 LOOK_EVERY = 0.05  # seconds
-STARTS_AGAIN = "everything that was started ends now: correct the cause, and run `up` again"
+STARTS_AGAIN = "everything that was started has ended: correct the cause, and run `up` again"
 START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
 LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
@@ -69,16 +64,8 @@ GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 RESTART_DELAY, LONGEST_DELAY, STEADY = 1.0, 10.0, 30.0
 MOST_RESTARTS = 3  # of a member of a cluster, until it was up once
 TOLD_TIMEOUT = 2.0  # seconds; a registrar says how its daemon ended a moment after that
-LONGEST_RUN_DIR = len("/run/99")  # bytes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GOOD_ENDS = (signal.SIGINT, signal.SIGTERM)  # once all are up
-
-
-class ProgressDisplay(Protocol):
-    """Shows how the containers do."""
-
-    def show(self) -> None:
-        """Show what has changed since the last time."""
 
 
 class Failed(AgentError):
@@ -87,136 +74,64 @@ class Failed(AgentError):
     status = 1
 
 
-class Up(ABC, Generic[D]):
-    """One deployment, from its start to its end; its files stay in `directory`.
+class Up:
+    """One run of the deployment `name`, whose files are in `directory`. Call `end` whatever `run` raises."""
 
-    `name` is the deployment's id. Error messages begin with `program`, or else with the name. A subclass
-    makes the deployment, and may change `view` and `show_when_up`.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        name: str,
-        *,
-        stays: bool,
-        environ: Mapping[str, str] = os.environ,
-        program: str = "",
-        timeout: float = START_TIMEOUT,
-    ) -> None:
-        """`stays`: once all are up it waits for Ctrl-C. `environ` says how to reach ZooKeeper.
-
-        `timeout` are the seconds after which all have to be up.
-        """
-        self.directory = directory
-        self.name, self.stays, self.program = name, stays, program or name
-        self.environ, self.timeout = environ, timeout
+    def __init__(self, invocation: Invocation, name: str, directory: Path) -> None:
+        options = invocation.options
+        self.name, self.directory, self.source = name, directory, options.directory.resolve()
+        self.environ = {**invocation.environ, **connection_options(options)}
+        self.stays, self.is_kept, self.timeout = not options.once, options.place is not None, options.timeout
+        self.is_quiet, self.console, self._errors = options.quiet, invocation.out, invocation.err
         self.is_up = False
-        self.prefix = ""
+        self.kept_logs: Sequence[Path] = ()  # of a start that has failed
         self.zookeeper: PrivateZooKeeper | None = None
         self.client: OperatorClient | None = None
-        self.running: D | None = None
         self._created: list[str] = []  # znodes, deepest first
         self._was_away = False
         self._signals: list[int] = []  # received, and not looked at yet
-        self.loop = Loop()  # of the connection
+        self._loop = Loop()  # of the connection
         self._deadline = math.inf  # of the request that is awaited
         self._is_ending = False
 
-    # -- for subclasses ---------------------------------------------------------------------
-
-    @abstractmethod
-    def deployment(self, environ: Mapping[str, str]) -> D:
-        """The deployment to run, with all its containers; `environ` is that of each of them. It has no client
-        yet."""
-
-    def keep_logs(self, deployment: D) -> Mapping[LocalContainer, Path]:
-        """After a failed start: the logs that stay when everything has ended."""
-        return {container: container.log for container in deployment.containers}
-
-    def view(self, deployment: D, *, known: bool) -> ProgressDisplay:
-        """The display of the containers: during the start, and (`known`) once all are up."""
-        live = not known and terminal() is not None
-        return ProgressView(self.rows, deployment.started_at, live=live, known=known)
-
-    def show_when_up(self, deployment: D) -> None:
-        """Print what is of interest once all are up."""
-        self.show_places(deployment)
-
-    # -- the whole run ------------------------------------------------------------------------------
-
-    def main(self) -> int:
-        """Run all stages and end everything; the exit status. 0 also for Ctrl-C once all are up."""
-        logging.basicConfig(format=f"{self.program}: %(message)s", level=logging.ERROR)
+    def run(self, contents: Deployment, planned: Sequence[tuple[str, str]]) -> None:
+        """All stages. `planned`: the service and the host of each container. Stopped for a signal."""
         for signum in STOP_SIGNALS:
             signal.signal(signum, self._receive)
         # A launcher may have blocked them until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         self._tick()
-        try:
-            return self._status()
-        finally:
-            self._is_ending = True
-            self.end()
-            try:
-                sys.stdout.flush()
-            except OSError:  # The reader has gone; Python would report that once more.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    def _status(self) -> int:
-        try:
-            try:
-                self.run()
-            except (AgentError, OSError):
-                # A child that Ctrl-C has ended looks like a failure.
-                self.check_signals()
-                raise
-        except Stopped as stopped:
-            return 0 if self.is_up and stopped.signum in GOOD_ENDS else stopped.status
-        except Issues as error:
-            for issue in error.issues:
-                self.complain(f"{error.subject}: {issue}")
-            if self.client is None:
-                self.complain("nothing was started")
-            return error.status
-        except AgentError as error:
-            self.complain(error.reason)
-            return error.status
-        except BrokenPipeError:
-            return 128 + signal.SIGPIPE
-        except OSError as error:  # The disk is full, for example.
-            self.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
-            return CannotWrite.status
-        return 0
-
-    def run(self) -> None:
-        """All stages."""
-        if len(os.fsencode(self.directory)) + LONGEST_RUN_DIR > RUN_DIR_LIMIT:
-            raise BadUsage(f"{self.directory} is too long for the sockets in it: choose a shorter one")
-        # A killed run may have left processes: one that has changed its user survives.
-        end_all(self.directory)
-        shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, mode=0o755)
-        self.check_signals()
         environ = self._zookeeper_environ()
-        config = self._settings(environ)
-        self.prefix = config.prefix
-        own = {"HOME": str(self.directory), "LANG": "C.UTF-8", "PATH": os.environ["PATH"]}
-        deployment = self.deployment({**own, **environ})
-        deployment.prepare()
-        self.running = deployment
-        self._start_zookeeper(environ["KOLLA_ZK_HOSTS"])
-        deployment.client = self._connect(config)
-        self._publish(deployment)
-        self._start(deployment)
+        own = {"KOLLA_APP_ID": f"/{self.name}/{self.name}", "KOLLA_HOSTNAME": self.name}
+        limit = {"KOLLA_ZK_CONNECT_TIMEOUT": "10"}
+        prefix = {"KOLLA_SYSTEM_PREFIX": self.environ.get("KOLLA_SYSTEM_PREFIX", "")}
+        config = settings.parse({**own, **limit, **prefix, **environ})
+        self.deployment = self._make(contents, planned, environ, config.prefix)
+        prepared = self._prepared(contents)
+        if self.zookeeper:
+            self._start_zookeeper(self.zookeeper)
+        else:
+            self._say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
+        self.client = client = self.deployment.client = connection.connect(config, self._loop)
+        self._aside(lambda: check_chroot(client, config))
+        if self.zookeeper:
+            server = self.zookeeper
+            self._aside(lambda: server.secure(client))
+        self._aside(self._claim)
+        self._say(f"publish {short(self.source)} to {self.deployment.path}")
+        self.console.print(f"  {self._aside(lambda: self.deployment.publish_contents(prepared))}")
+        self._await_start()
         self.is_up = True
-        say("the timeline of the start")
-        size = terminal()
-        steps = self.aside(deployment.steps)
-        print(critical_path.draw(steps, deployment.started_at, size.columns if size else critical_path.PAGE))
-        self.show_when_up(deployment)
+        self._say("the timeline of the start")
+        self.console.print("\n".join(self._aside(self._timeline)))
+        if self.stays or self.is_kept:
+            self._show_places()
         if self.stays:
-            self._stay(deployment)
+            self.console.print("\nWhat to try next, in another terminal, while this one shows what happens:")
+            for line in self._directions(contents.launch.suggested):
+                self.console.print(f"  {line}")
+            self._stay()
 
     # -- the stages -------------------------------------------------------------------------------
 
@@ -228,46 +143,68 @@ class Up(ABC, Generic[D]):
             environ.update(self.zookeeper.environ)
         return environ
 
-    def _settings(self, environ: Mapping[str, str]) -> Settings:
-        own = {
-            "KOLLA_APP_ID": f"/{self.name}/{self.name}",
-            "KOLLA_HOSTNAME": self.name,
-            "KOLLA_ZK_CONNECT_TIMEOUT": "10",
-            "KOLLA_SYSTEM_PREFIX": self.environ.get("KOLLA_SYSTEM_PREFIX", ""),
+    def _make(
+        self,
+        contents: Deployment,
+        planned: Sequence[tuple[str, str]],
+        zookeeper: Mapping[str, str],
+        prefix: str,
+    ) -> LocalDeployment:
+        """The containers. One whose templates name `port` gets a free one, and registers it."""
+        environ = {
+            **{"HOME": str(self.directory), "LANG": "C.UTF-8", "PATH": os.environ["PATH"]},
+            **zookeeper,
+            **container_variables.environ(self.environ),
         }
-        return settings.parse({**own, **environ})
+        if contents.launch.tag:
+            environ["KOLLA_GENERATION"] = contents.launch.tag
+        made = LocalDeployment(self.directory, environ, prefix, self.name)
+        uses_port = {
+            service.name
+            for service in contents.services
+            if PORT in used_variables(service.definition, service.files)
+        }
+        named = ports_in(contents)
+        for name, host in planned:
+            port = free_port(named) if name in uses_port else None
+            made.add(name, host, port, {PORT: port} if port else {})
+        self._write_environment(made, zookeeper)
+        return made
 
-    def _start_zookeeper(self, hosts: str) -> None:
-        """Start the private ZooKeeper, unless another one is given."""
-        server = self.zookeeper
-        if server is None:
-            say(f"ZooKeeper: {hosts}")
-            return
-        say(f"ZooKeeper: a private one at {hosts}")
-        print(f"  its log: {short(server.log)}", flush=True)
+    def _write_environment(self, made: LocalDeployment, zookeeper: Mapping[str, str]) -> None:
+        """Write a file for other shells, with which the tool and the agent find this deployment."""
+        names = {**zookeeper, **container_variables.environ(self.environ)}
+        names.update(KOLLA_SYSTEM_PREFIX=made.prefix, KOLLA_DEPLOYMENT=self.name)
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
+        programs = dict.fromkeys(str(Path(word).parent) for word in AGENT)
+        # The containers' programs too. Ours come last: the checkout's `bin` has one that is called `test`.
+        paths = (shlex.quote(made.environ["PATH"]), "$PATH", *map(shlex.quote, programs))
+        lines += [f"PATH={':'.join(paths)}", f"site={shlex.quote(str(self.directory))}"]
+        file = self.directory / ENVIRONMENT
+        file.touch(mode=0o600)
+        file.write_text("\n".join(lines) + "\n")
+
+    def _prepared(self, contents: Deployment) -> Deployment:
+        """What is published. Refuses the errors that `validate` finds: containers would wait in vain."""
+        prepared = self.deployment.only_here(self.deployment.with_values(contents))
+        refuse(validate(prepared, deployment_id=self.name, given=self.deployment.given))
+        self.deployment.read_definitions(prepared)
+        self.deployment.check_files(prepared)
+        return prepared
+
+    def _start_zookeeper(self, server: PrivateZooKeeper) -> None:
+        self._say(f"ZooKeeper: a private one at {server.hosts}")
+        self.console.print(f"  its log: {short(server.log)}")
         server.start()
-        if not self.until(lambda: server.serves, ZOOKEEPER_TIMEOUT):
+        if not self._until(lambda: server.serves, ZOOKEEPER_TIMEOUT):
             raise AgentError(f"ZooKeeper does not serve after {ZOOKEEPER_TIMEOUT:g} s; {server.last_lines()}")
 
-    def _connect(self, config: Settings) -> OperatorClient:
-        self.client = client = connection.connect(config, self.loop)
-        self.aside(lambda: check_chroot(client, config))
-        if self.zookeeper is not None:
-            server = self.zookeeper
-            self.aside(lambda: server.secure(client))
-        return client
-
-    def _publish(self, deployment: D) -> None:
-        self.aside(lambda: self._claim(deployment))
-        say(f"publish {short(deployment.source)} to {deployment.path}")
-        print(f"  {self.aside(deployment.publish)}")
-
-    def _claim(self, deployment: D) -> None:
+    def _claim(self) -> None:
         """Create the deployment's znode. Of two concurrent runs only one succeeds."""
-        client, path = deployment.client, deployment.path
+        client, path = self.deployment.client, self.deployment.path
         above = connection.create_parents(client, [path])
         try:
-            connection.create(client, path, json.dumps({OF_UP: deployment.own_names}).encode())
+            connection.create(client, path, json.dumps({OF_UP: self.deployment.own_names}).encode())
         except NodeExistsError as error:
             raise BadUsage(
                 f"{path} exists already in ZooKeeper: give another name (--deployment), or"
@@ -275,103 +212,132 @@ class Up(ABC, Generic[D]):
             ) from error
         self._created = [path, *sorted(above, key=len, reverse=True)]
 
-    def _start(self, deployment: D) -> None:
-        say(f"starting {counted(len(deployment.containers), 'container')} at once")
+    def _await_start(self) -> None:
+        deployment = self.deployment
+        self._say(f"starting {counted(len(deployment.containers), 'container')} at once")
+        if self.is_quiet:
+            deployment.client.session.quiet = True  # The view shows the loss of the connection.
+            self.display: Display = ProgressView(self._rows, self.console)
+        else:
+            self.display = LogStream(deployment.containers, self.console)
         deployment.start(random.randrange(10**6))
-        view = self.view(deployment, known=False)
-        restarts = Restarts()
+        restarts = Restarts(self.console)
 
         def has_failed() -> bool:
             """Whether a container has ended for good. A member of a cluster may end while it joins."""
             for container in deployment.broken:
-                if not deployment.has_election(container) or restarts.is_last(
-                    container.name, container.status
-                ):
+                daemon = deployment.graph(container).daemon
+                is_member = daemon is not None and daemon.election is not None
+                if not is_member or restarts.is_last(container.name, container.status):
                     return True
                 if restarts.is_due(container.name, container.status):
                     container.restart()
             return False
 
         def settled() -> bool:
-            view.show()
-            return has_failed() or (deployment.seems_up and self.aside(lambda: deployment.is_up))
+            self.display.show()
+            return has_failed() or (deployment.seems_up and self._aside(lambda: deployment.is_up))
 
-        is_settled = self.until(settled, self.timeout)
-        view.show()
+        with self.display.starting():
+            is_settled = self._until(settled, self.timeout)
+            self.display.show()
         if has_failed():
-            raise Failed(self._why("the deployment did not come up", deployment))
+            raise Failed(self._why("the deployment did not come up"))
         if not is_settled:
-            raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s", deployment))
+            raise DependenciesNotSatisfied(self._why(f"not up after {self.timeout:g} s"))
 
-    def _why(self, what: str, deployment: D) -> str:
-        """What happened, the root causes, and the ends of the logs of containers that ended."""
-        self.until(lambda: self.aside(lambda: deployment.broken_told), TOLD_TIMEOUT)
-        znodes = Znodes(self.prefix, self.name, "", "")
-        live = DeploymentReader(znodes, deployment.given)
-        logs = self.keep_logs(deployment)
-        seen, found = self.aside(
-            lambda: explanation.look(
-                lambda: _as_known_here(Mirror(deployment.client, live).deployment(), logs)
-            )
-        )
-        lines = [line.whole().plain for line in explanation.lines(seen, found, ())]
-        return "\n".join([what, *lines, *_log_ends(deployment, logs), STARTS_AGAIN])
-
-    def rows(self) -> list[ProgressRow]:
+    def _rows(self) -> list[ProgressRow]:
         """A row for each container, and one for ZooKeeper if the connection was ever lost."""
-        assert self.running is not None and self.client is not None
-        rows = [row(container) for container in self.running.containers]
-        away = not self.client.connected
+        rows = [row(container) for container in self.deployment.containers]
+        away = not self.deployment.client.connected
         self._was_away = self._was_away or away
         if self._was_away:
             stage, text, instant = "away" if away else "back", "no connection" * away, time.time()
             rows.append(ProgressRow("ZooKeeper", stage, text, instant, instant))
         return rows
 
-    def show_places(self, deployment: D) -> None:
+    def _why(self, what: str) -> str:
+        """What happened, the root causes, and the ends of the logs of containers that ended."""
+        self.kept_logs = [container.log for container in self.deployment.containers]
+        self._until(lambda: self._aside(lambda: self.deployment.broken_told), TOLD_TIMEOUT)
+        seen, found = self._aside(lambda: explanation.look(self.deployment.live))
+        lines = [what, *(line.whole().plain for line in explanation.lines(seen, found, ()))]
+        for container in self.deployment.broken[:LOGS_SHOWN]:
+            ended = row(container)
+            log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is printed above.
+            lines.append(f"--- {ended.name}: {ended.stage} {ended.text}; the end of {container.log}:\n{log}")
+        return "\n".join([*lines, STARTS_AGAIN])
+
+    def _timeline(self) -> list[str]:
+        reader = HistoryReader(self.deployment.znodes, self.deployment.given)
+        view = Mirror(self.deployment.client, reader).view()
+        return list(report.lines(reader.report(view, time.time()), self.console.width))
+
+    def _show_places(self) -> None:
         """Print where each container has its log and its files."""
-        print("\nWhere to find things:")
-        if len(deployment.containers) > PLACES_SHOWN:
-            print(f"  {short(self.directory)}/<host>/<role>/  the log and the files of each container")
+        containers = self.deployment.containers
+        self.console.print("\nWhere to find things:")
+        if len(containers) > PLACES_SHOWN:
+            files = "the log and the files of each container"
+            self.console.print(f"  {short(self.directory)}/<host>/<role>/  {files}")
             return
-        size = terminal()
-        width = max(len(container.name) for container in deployment.containers)
-        for container in deployment.containers:
-            files = ["log", *deployment.rendered(container)]
+        width = max(len(container.name) for container in containers)
+        for container in containers:
+            rendered = (file for step in self.deployment.graph(container).steps for file in step.files)
+            files = " ".join(sorted({file.dest.replace("{{ root }}/", "") for file in rendered}))
             port = container.environ.get("KOLLA_PORTS")
             address = f"  {HOST}:{port}" if port else ""
-            line = f"  {container.name:{width}}  {short(container.root)}/  {' '.join(files)}{address}"
-            print(wrapped(line, size.columns, "      ") if size else line)
+            line = f"  {container.name:{width}}  {short(container.root)}/  log {files}"
+            self.console.print(f"{line.rstrip()}{address}")
 
-    def _stay(self, deployment: D) -> None:
+    def _directions(self, suggested: Sequence[str]) -> Iterator[str]:
+        """Commands to try. After the first one they work in any directory."""
+        yield f". {shlex.quote(str(self.directory / ENVIRONMENT))}"
+        daemons = [each for each in self.deployment.containers if not self.deployment.is_task(each)]
+        if daemons:  # One of the service with the most replicas can best be missed.
+            count = Counter(each.service for each in daemons)
+            victim = max(daemons, key=lambda each: count[each.service])
+            yield f"kill -9 {victim.pid}  # {victim.name} is started again"
+            probe = f"KOLLA_RUN_DIR=$site/run/{victim.run_dir.name} kolla_mesos_start health --ready"
+            yield f"{probe}  # {victim.name}"
+        yield from suggested
+        yield f"{PROGRAM} status  # with --watch it stays, and follows"
+        yield f"{PROGRAM} --help  # what else there is to see and to change"
+
+    def _stay(self) -> None:
         """Show each change; restart what ends, as a launcher does."""
-        say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
-        view = self.view(deployment, known=True)
-        restarts = Restarts()
+        self._say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
+        restarts = Restarts(self.console)
         while True:
-            view.show()
-            for container in deployment.broken:
+            self.display.show()
+            for container in self.deployment.broken:
                 if restarts.is_due(container.name, container.status):
                     container.restart()
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
-            self.check_signals()
-            self.loop.sleep(LOOK_EVERY)
+            self._check_signals()
+            self._loop.sleep(LOOK_EVERY)
+
+    def _say(self, text: str) -> None:
+        """Print the heading of a stage."""
+        self.console.print(f"\n-- {text}")
 
     # -- the end ----------------------------------------------------------------------------------
 
     def end(self) -> None:
         """End everything that was started; remove the deployment from a shared ZooKeeper. Ignores signals."""
-        if self.running is not None and self.running.processes():
+        self._is_ending = True
+        deployment: LocalDeployment | None = getattr(self, "deployment", None)
+        if deployment is not None and deployment.processes():
             with suppress(OSError):  # The terminal is gone.
-                say("ending all containers")
+                self._say("ending all containers")
             # Without ZooKeeper, closing a session takes until its timeout.
             try:
                 if self._is_connected():
-                    self.running.drain()
-                self.running.end(GRACE if self._is_connected() else SHORT_GRACE)
+                    deployment.drain()
+                deployment.end(GRACE if self._is_connected() else SHORT_GRACE)
             except AgentError as error:
-                self.complain(error.reason)
+                self._complain(error.reason)
         if self.zookeeper is not None:
             if self.client is not None:  # Its loss is expected.
                 self.client.session.quiet = True
@@ -393,10 +359,10 @@ class Up(ABC, Generic[D]):
                     connection.remove_all(client, [*below, path], {})
 
         try:
-            self.aside(remove, CLEANUP_TIMEOUT)
+            self._aside(remove, CLEANUP_TIMEOUT)
         except AgentError:
             for path in self._created[:1]:
-                self.complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
+                self._complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
         client.close()
 
     # -- waiting, and signals -----------------------------------------------------------------------
@@ -404,7 +370,7 @@ class Up(ABC, Generic[D]):
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         self._signals.append(signum)
 
-    def check_signals(self) -> None:
+    def _check_signals(self) -> None:
         """Raise Stopped if a signal has come."""
         if self._signals:
             signum = self._signals.pop(0)
@@ -412,30 +378,30 @@ class Up(ABC, Generic[D]):
 
     def _tick(self) -> None:
         """Check repeatedly for everything that ends a wait for ZooKeeper."""
-        self.loop.call_at(now() + LOOK_EVERY, self._tick)
+        self._loop.call_at(now() + LOOK_EVERY, self._tick)
         if now() >= self._deadline:
             raise AgentError("no answer of ZooKeeper in time")
         if not self._is_ending:
             # First: a signal may be the reason why others have ended.
-            self.check_signals()
+            self._check_signals()
             if not self.is_up and self.zookeeper and self.zookeeper.has_ended:
                 raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
 
-    def until(self, condition: Callable[[], T], seconds: float) -> T:
+    def _until(self, condition: Callable[[], T], seconds: float) -> T:
         """Wait until `condition()` is true or `seconds` have passed; returns its last value.
 
         Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
         """
         deadline = now() + seconds
         while True:
-            self.check_signals()
+            self._check_signals()
             value = condition()
             left = deadline - now()
             if value or left <= 0:
                 return value
-            self.loop.sleep(min(LOOK_EVERY, left))
+            self._loop.sleep(min(LOOK_EVERY, left))
 
-    def aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
+    def _aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
         """The result of `work`, which asks ZooKeeper; AgentError after so many seconds."""
         self._deadline = now() + seconds
         try:
@@ -443,17 +409,17 @@ class Up(ABC, Generic[D]):
         finally:
             self._deadline = math.inf
 
-    def complain(self, text: str) -> None:
+    def _complain(self, text: str) -> None:
         """Print an error."""
         with suppress(OSError):  # The reader has gone.
-            print(f"{self.program}: {text}", file=sys.stderr, flush=True)
+            self._errors.print(f"{PROGRAM}: {text}")
 
 
 class Restarts:
     """Decides when something that ended is started again, and prints that."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
         self._delays: dict[str, float] = {}
         self._due: dict[str, float] = {}
         self._started: dict[str, float] = {}
@@ -472,51 +438,12 @@ class Restarts:
             self._delays[name], self._due[name] = delay, instant + delay
             why = f" (status {status} is final unless the published data change)" if status in FINAL else ""
             self._counts[name] += 1
-            print(f"  {name}: starting it again in {delay:g} s{why}", flush=True)
+            self._console.print(f"  {name}: starting it again in {delay:g} s{why}")
         if instant < self._due[name]:
             return False
         del self._due[name]
         self._started[name] = instant
         return True
-
-
-def _as_known_here(seen: LiveDeployment, logs: Mapping[LocalContainer, Path]) -> LiveDeployment:
-    """The deployment with the exit statuses of daemons that replaced their agent, because we are their
-    parent, and with the `logs` that stay."""
-    statuses = {(each.service, each.host): each.status for each in logs if each.status is not None}
-    places = {str(each.log): str(place) for each, place in logs.items()}
-
-    def known(service: str, ended: EndedStart) -> EndedStart:
-        ended = ended._replace(logs=places.get(ended.logs, ended.logs))
-        status = statuses.get((service, ended.host))
-        if ended.status is not None or status is None:
-            return ended
-        return ended._replace(status=status if status >= 0 else 128 - status)
-
-    def present(each: Container) -> Container:
-        return each._replace(logs=places.get(each.logs, each.logs))
-
-    services = {
-        name: service._replace(
-            ended=tuple(known(name, ended) for ended in service.ended),
-            containers=tuple(map(present, service.containers)),
-        )
-        for name, service in seen.services.items()
-    }
-    return seen._replace(services=services)
-
-
-def _log_ends(deployment: LocalDeployment, logs: Mapping[LocalContainer, Path]) -> Iterator[str]:
-    """The ends of the logs of the first containers that are broken."""
-    for container in deployment.broken[:LOGS_SHOWN]:
-        seen = row(container)
-        log = re.sub(r"\n\{\"stage\": .*\}\n\Z", "\n", container.log_end())  # The cause is printed above.
-        yield f"--- {seen.name}: {seen.stage} {seen.text}; the end of {logs[container]}:\n{log}"
-
-
-def say(text: str) -> None:
-    """Print the heading of a stage."""
-    print(f"\n-- {text}", flush=True)
 
 
 def short(path: Path) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
-from kolla_mesos_start.ctl.terminal.suggestions import nearest, slip
+from kolla_mesos_start.ctl.terminal.suggestions import nearest
 from kolla_mesos_start.definition import argv
 from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
@@ -32,7 +32,6 @@ from kolla_mesos_start.definition.texts import sublabel, untidy
 # Keys of the daemon that Marathon does not have.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})
 IMAGE = "image-generation"  # the text for a generation that only its agent knows
-SHORTEST_PROGRAM = 8  # letters
 OWN_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # Values that still have to be replaced.
 _PLACEHOLDER = re.compile(r"(?i)(replace|change)[-_ ]?(me|this|it)([-_ ]?[0-9]+)?|todo|fixme|x{3,}|<[^<>]*>")
@@ -65,7 +64,6 @@ class ServiceReading(NamedTuple):
     hosts: Sequence[str]
     steps: Mapping[str, Sequence[Step]]
     wanted: int | None
-    enabled: bool = True
     service_keys: Set[str] = frozenset()
 
     @property
@@ -87,8 +85,8 @@ class ServiceNeed(NamedTuple):
 
 
 def by_role(readings: Iterable[ServiceReading]) -> dict[str, ServiceReading]:
-    """The service of each role; if there are two, the enabled one."""
-    return {each.role: each for each in sorted(readings, key=lambda each: each.enabled)}
+    """The service of each role."""
+    return {each.role: each for each in readings}
 
 
 def needs(readings: Iterable[ServiceReading]) -> Iterator[ServiceNeed]:
@@ -112,7 +110,7 @@ def check(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
 
 def same_role(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     owners: dict[str, ServiceReading] = {}
-    for each in (each for each in readings if each.enabled):
+    for each in readings:
         first = owners.setdefault(each.role, each)
         if first is not each:
             message = f"{first.name} and {each.name} have the same role, {each.role!r}: rename one of them"
@@ -141,8 +139,6 @@ def _why_not_provided(
     service: ServiceReading, dependency: Dependency | Members, owner: ServiceReading
 ) -> str:
     """Why a service does not provide a dependency; empty if it does."""
-    if service.enabled and not owner.enabled:
-        return f"{owner.name} is not enabled"
     # The agent's parser knows the commands of the same service.
     if owner is service or owner.commands is None:
         return ""
@@ -371,35 +367,6 @@ def _runs_a_shell(command: str | tuple[str, ...]) -> bool:
         return False  # Reported as an error.
 
 
-def misspelt_programs(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    """Programs whose name is similar to another one in the same definition."""
-    for each in readings:
-        runs: dict[str, list[Command]] = {}
-        for command in each.graph.steps if each.graph else ():
-            runs.setdefault(_program(command), []).append(command)
-        runs.pop("", None)
-        for name, own in runs.items():
-            other = next((other for other in runs if _is_misspelt(name, other)), None)
-            # If both occur equally often, the later one is reported.
-            if other and (len(runs[other]), list(runs).index(name)) > (len(own), list(runs).index(other)):
-                message = f"runs {name!r}, but {runs[other][0].name} runs {other!r}: is one misspelt?"
-                yield ServiceIssue(WARNING, each.name, f"{own[0].label}.command", message)
-
-
-def _program(command: Command) -> str:
-    """The program of a command; empty if it is not the first word, or comes from a template."""
-    words = command.command.split() if isinstance(command.command, str) else command.command
-    program = next((word for word in words if word != "exec"), "")
-    return program if re.fullmatch(r"[\w./+-]+", program) else ""
-
-
-def _is_misspelt(name: str, other: str) -> bool:
-    """Excludes pairs of existing programs such as mount and umount, or iptables and ip6tables."""
-    long = min(len(name), len(other)) >= SHORTEST_PROGRAM
-    ends = (name[0], name[-1]) == (other[0], other[-1])
-    return long and ends and not re.search("[0-9]", name + other) and bool(slip(name, [other]))
-
-
 def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     for each in readings:
         for steps in each.steps.values():
@@ -528,7 +495,6 @@ CHECKS = (
     generations_that_cannot_be,
     retirements,
     variables_that_a_shell_drops,
-    misspelt_programs,
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,

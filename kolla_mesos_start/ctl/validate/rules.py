@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Callable
 
@@ -31,7 +31,7 @@ from kolla_mesos_start.ctl.directory.findings import (
 )
 from kolla_mesos_start.ctl.directory.templates import BadTemplate, Template, no_comments
 from kolla_mesos_start.ctl.terminal.suggestions import nearest
-from kolla_mesos_start.ctl.validate import checks, unused
+from kolla_mesos_start.ctl.validate import checks
 from kolla_mesos_start.ctl.validate.checks import ServiceReading
 from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.definition.document import Document, digest, load
@@ -44,7 +44,6 @@ from kolla_mesos_start.definition.texts import Text, sublabel
 from kolla_mesos_start.election.words import example
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
-from kolla_mesos_start.render.sandbox import Missing
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -108,29 +107,6 @@ def missing_in(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str:
     return ", ".join(f"{name!r}{nearest(name, variables)}" for name in names)
 
 
-def ports_read(
-    text: Text, znodes: Znodes, variables: Mapping[str, str], without: Set[str]
-) -> Iterator[tuple[str, int]]:
-    """The services in `without` whose ports the template reads, each with the line."""
-    asked: dict[str, None] = {}
-
-    def instances(service: str, portless: str | None = None) -> Sequence[Mapping[str, Any]]:
-        asked[service] = None
-        return [_Facts(one, ports=[]) if service == portless else one for one in _anybody(service)]
-
-    def missing(members: Members) -> Sequence[Missing]:
-        renderer = Renderer(_context(znodes, variables, members, checks.IMAGE))
-        with suppress(CannotRender):
-            renderer.text(text)
-        return renderer.missing
-
-    present = set(missing(instances))
-    for service in [each for each in asked if each in without]:
-        found = [each for each in missing(partial(instances, portless=service)) if each not in present]
-        if found:
-            yield service, found[0].line
-
-
 def from_definition(service: str, issue: errors.Issue) -> Issue:
     """An issue of the agent's parser. An alias of YAML repeats a mistake in several commands."""
     about = f"{re.sub(COMMAND, '', issue.label)}: {issue.what}"
@@ -188,7 +164,7 @@ def validate(
     Parts without a source are published already, and are not checked themselves. `given` are variables of
     KOLLA_VARIABLES_DIR, which have precedence. Every secret has a value.
     """
-    sources, disabled = deployment.sources, [each.name for each in deployment.services if not each.enabled]
+    sources = deployment.sources
     issues = [*_wrong_values(deployment, given)]
     readings = []
     known = Templates()
@@ -201,12 +177,11 @@ def validate(
     issues += [*_wrong_in_acl(deployment), *_unknown_hosts(deployment)]
     launch_issues = [*_wrong_in_launch(deployment, deployment_id, readings, given)]
     wrong = [
-        *deployment.mistakes,
         *_bad_given(given),
-        *located(issues, sources, disabled),
+        *located(issues, sources),
         *deployment.launch.located(launch_issues),
     ]
-    return in_order([*wrong, *_unused(deployment, wrong)])
+    return in_order(wrong)
 
 
 def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[Issue]:
@@ -244,8 +219,9 @@ def _wrong_between(readings: Sequence[ServiceReading], sources: Sources) -> Iter
 
 def _wrong_in_acl(deployment: Deployment) -> Iterator[Issue]:
     if deployment.acl is not None:
-        enabled = directory.enabled(deployment)
-        used = {each.name: services.used_variables(each.definition, each.files) for each in enabled}
+        used = {
+            each.name: services.used_variables(each.definition, each.files) for each in deployment.services
+        }
         for label, issue in acl.check(deployment.acl, used, deployment.variables.keys()):
             yield Issue(ERROR, acl.NODE, f"{label}: {issue}", label)
         for label, issue in acl.shared(deployment.acl):
@@ -272,7 +248,7 @@ def _wrong_in_launch(
     for each in readings:
         if each.name in deployment.sources:
             yield from deployed.too_few(each.name, each.wanted or 0)
-            if each.graph and each.enabled:
+            if each.graph:
                 yield from _other_generations(deployed, each.graph)
     ports: dict[str, list[int]] = {}
     for service in deployment.services:
@@ -316,14 +292,6 @@ def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str |
     return None
 
 
-def _unused(deployment: Deployment, wrong: Sequence[Finding]) -> Sequence[Finding]:
-    """Unused files and variables. An error may be the cause, so there must be none."""
-    if deployment.unread or any(each.severity == ERROR for each in wrong):
-        return ()
-    places = {each.place for each in wrong}
-    return [each for each in unused.unused(deployment) if each.place not in places]
-
-
 class Templates(dict[str, Template]):
     """Templates by their text. Each is read once, because many services share a file."""
 
@@ -356,7 +324,7 @@ class _ServiceReader:
         service = self.service
         document = self.document()
         if document is None:
-            return ServiceReading(service.name, None, None, self.hosts, {}, None, service.enabled)
+            return ServiceReading(service.name, None, None, self.hosts, {}, None)
         daemon = _service(document).get(DAEMON)
         if isinstance(daemon, dict) and daemon.get(ELECTION):
             self.elected = example()
@@ -367,7 +335,7 @@ class _ServiceReader:
             steps[host] = on_host.steps(graph)
         commands = frozenset(_names(document))
         keys = frozenset(_service(document))
-        return ServiceReading(service.name, commands, graph, self.hosts, steps, wanted, service.enabled, keys)
+        return ServiceReading(service.name, commands, graph, self.hosts, steps, wanted, keys)
 
     def document(self) -> Document | None:
         """The JSON of the definition; None if it can't be read."""
@@ -547,9 +515,8 @@ class _OnHost:
             what = self.missing(name)
             self.issues.append(Issue(severity, node, f"{text.label} {what}", label, line=line, about=what))
         for use in renderer.missing:
-            name = re.split(r"\W", use.name, maxsplit=1)[0]
-            if not use.is_variable and name in self.variables:
-                what = f"needs {use.name}, but {name} is a text without it"
+            if use.of_text:
+                what = f"needs {use.name}, which has none"
                 self.issues.append(
                     Issue(ERROR, node, f"{text.label} {what}", label, line=use.line, about=what)
                 )

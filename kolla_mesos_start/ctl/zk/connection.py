@@ -19,7 +19,7 @@ from kolla_mesos_start.settings import LABELS, Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
 from kolla_mesos_start.zookeeper.lock import Queues
-from kolla_mesos_start.zookeeper.query import Query, Znode
+from kolla_mesos_start.zookeeper.view import Query, Znode
 from kolla_mesos_start.zookeeper.wire import (
     ACL,
     UNREADABLE,

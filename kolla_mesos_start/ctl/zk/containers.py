@@ -31,10 +31,10 @@ from kolla_mesos_start.report import (
     RESTART,
 )
 from kolla_mesos_start.settings import LOGS_LIMIT
-from kolla_mesos_start.tree.members import instance, why_left_out
+from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of, stat_of
 
 PARTY, CONTAINERS = NAMES = BY_AGENTS  # below a service
 HELD = ("lock", "ready")  # below a command: where containers contend, and where they are ready

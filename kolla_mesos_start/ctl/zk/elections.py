@@ -25,9 +25,9 @@ from kolla_mesos_start.ctl.zk.connection import (
 )
 from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
-from kolla_mesos_start.election.records import Override, decode_decision, encode
+from kolla_mesos_start.election.records import Decision, Override, decode, encode
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
-from kolla_mesos_start.zookeeper.query import Znode
+from kolla_mesos_start.zookeeper.view import Znode
 
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
 PATIENCE = 30.0  # seconds
@@ -131,7 +131,7 @@ def _is_recorded(client: OperatorClient, at: ElectionZnodes, wanted: Override) -
     word, decision = found[at.override], found[at.decision]
     if word == encode(wanted):
         return True
-    if decision is not None and decode_decision(at.decision, decision).epoch >= wanted.epoch:
+    if decision is not None and decode(Decision, at.decision, decision).epoch >= wanted.epoch:
         raise Unanswered(
             f"the connection to ZooKeeper was lost, and epoch {wanted.epoch} has been decided meanwhile:"
             " look at the election to see whether the winner is the host that you chose"

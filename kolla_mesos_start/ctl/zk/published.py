@@ -140,7 +140,7 @@ def prunable(
 ) -> tuple[Removals, Sequence[str]]:
     """What --prune removes, and the services that stay although they are not in the directory, because they
     have containers."""
-    missing = defined(nodes) - {service.name for service in directory.enabled(own)}
+    missing = defined(nodes) - {service.name for service in own.services}
     busy = containers.read(client, znodes, missing).keys()
     found = removals(nodes, own, missing - busy, _of_up(client, znodes, nodes))
     return found, sorted(busy)
@@ -159,7 +159,7 @@ def removals(nodes: Nodes, own: Deployment, services: Set[str], needed: Set[str]
     Nothing is removed below a path without a definition: somebody else may have published it.
     """
     planned = [*directory.nodes(own), *directory.definitions(own)]
-    known = {"", *(service.name for service in directory.enabled(own))}
+    known = {"", *(service.name for service in own.services)}
     planned += (node for node in needed if _parts(node)[0] in known)
     stays = set(chain.from_iterable(map(_with_parents, planned)))
     # The parents of all variables and of all files stay where their service does.

@@ -70,7 +70,7 @@ def follows(definition: bytes) -> bool:
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; invalid templates are ignored."""
-    return frozenset().union(*(_names(text) for _, text in template_texts(definition, files)))
+    return frozenset().union(*(names_in(text) for _, text in template_texts(definition, files)))
 
 
 def template_texts(definition: bytes, files: Mapping[str, bytes]) -> Iterator[tuple[str, Text]]:
@@ -138,7 +138,8 @@ def _template(name: str, data: bytes) -> Text | None:
         return None
 
 
-def _names(text: Text) -> frozenset[str]:
+def names_in(text: Text) -> frozenset[str]:
+    """The variables that a template may use; none if it is invalid."""
     try:
         return variable_names([text])
     except CannotRender:

@@ -22,7 +22,7 @@ from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
 PATIENCE = 30.0  # seconds; a publication may take as long

@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.tree.states import MAX_REGISTERED
-from kolla_mesos_start.zookeeper.query import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -322,18 +322,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "a template that includes another": (conf("\n{% include 'base.conf' %}\n"), "error", WEB_CONF, 2,
      "it includes another template, which an agent does not have"),
     "an attribute of a text": (conf("\n{{ port.number }}\n"), "error", WEB_CONF, 2,
-     "file web.conf needs port.number, but port is a text without it"),
-    "a misspelt program": (
-        {
-            "services__infra__db__definition_yml": DB.replace("db-sync", "db-mange sync").replace(
-                "commands:\n", "commands:\n  first: {command: [db-manage, x]}\n"
-            )
-        },
-        "warning",
-        DB_YML,
-        6,
-        "commands.sync.command: runs 'db-mange', but first runs 'db-manage': is one misspelt?",
-    ),
+     "file web.conf needs item 'number' of a text, which has none"),
     "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
     "no instances of what others wait for": (
         {

@@ -214,11 +214,11 @@ def test_what_editors_and_packages_leave_is_named_and_not_published(tmp_path: Pa
     write_files(tmp_path / "services/a~", **{"definition.json": "{"})
     for place in ("services/a/files", "services/a/variables", "variables"):
         write_files(tmp_path / place, **dict.fromkeys([*left, *kept], "text"))
-    found = directory.read(tmp_path)
+    found, findings = directory.look(tmp_path)
     (service,) = found.services
     for contents in (service.files, service.variables.own, found.variables):
         assert sorted(contents) == sorted(kept)
-    named = [each for each in validate(found) if "left out" in each.message]
+    named = [each for each in findings if "left out" in each.message]
     assert {each.severity for each in named} == {"warning"}
     assert len(named) == 3 * len(left) + 2
 

@@ -51,13 +51,6 @@ def test_an_empty_value_of_kolla_ansibles_passwords_is_named_with_its_line(tmp_p
     assert error.message.startswith("ssh_key: it has no value, and is never generated: ")
 
 
-def test_a_secret_that_nothing_uses_is_a_warning(tmp_path: Path) -> None:
-    write_files(tmp_path, secrets_yml="project: uuid\npin: password\nssh_key: password\n")
-    (found,) = validate(load(write_files(tmp_path, services__a__definition_json=USING)).deployment)
-    assert (found.severity, found.place) == ("warning", "secrets.yml:2")
-    assert found.message == "no template uses the variable 'pin': correct its name, or remove it"
-
-
 def test_only_used_values_of_the_file_are_kept(tmp_path: Path) -> None:
     """And those that the directory names. Without the text of each template, nothing is left out."""
     site = {
@@ -78,7 +71,7 @@ def test_only_used_values_of_the_file_are_kept(tmp_path: Path) -> None:
     }
     unread = {**site, "services__a__definition_json": "{"}
     found, left = without_unused_secrets(load(write_files(tmp_path / "b", **unread), "--secrets", str(file)))
-    assert (len(found.deployment.variables), left) == (6, [])
+    assert (len(found.deployment.variables), left) == (6, ())
 
 
 def test_an_empty_file_is_known_to_use_nothing(tmp_path: Path) -> None:
@@ -98,7 +91,7 @@ def test_an_empty_file_is_known_to_use_nothing(tmp_path: Path) -> None:
 
 def test_a_published_value_takes_the_place_of_one_that_is_not_generated() -> None:
     lacking = DEPLOYMENT._replace(variables={}, secrets={"ssh_key": "given"})
-    generated = generate(lacking, {})
+    generated = generate(lacking.secrets, {})
     source = Source("site", lacking._replace(variables=generated), generated=generated)
     assert source.with_published({"variables/ssh_key": b"KEY"}).kept == {"ssh_key": b"KEY"}
 
@@ -133,7 +126,7 @@ def test_what_has_a_value_or_is_published_is_not_generated(
     new: set[str],
 ) -> None:
     deployment = DEPLOYMENT._replace(variables=variables)
-    generated = generate(deployment, given)
+    generated = generate(deployment.secrets, {*variables, *given})
     complete = deployment._replace(variables={**variables, **generated})
     done = Source("site", complete, generated=generated).with_published(published)
     assert (set(done.kept), set(done.generated)) == (kept, new)

@@ -10,7 +10,7 @@ import pytest
 
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.zookeeper.query import children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.view import children_of, data_of, stat_of
 from tests.ctl.trees import ZNODES, container, definition, fired, one_time, view
 
 HOSTS, ROLES = ("h1", "h2"), ("db", "api", "web")

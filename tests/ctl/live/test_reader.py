@@ -8,7 +8,7 @@ import pytest
 
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.document import digest, load
-from kolla_mesos_start.zookeeper.query import children_of, data_of
+from kolla_mesos_start.zookeeper.view import children_of, data_of
 from tests.ctl.trees import NOW, Tree, container, definition, deployment, one_time, ready
 
 

@@ -14,7 +14,7 @@ from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.timeline.html_page import page
 from kolla_mesos_start.ctl.timeline.reader import HistoryReader
 from kolla_mesos_start.ctl.timeline.report import StartReport, lines, note, trouble
-from kolla_mesos_start.zookeeper.query import stat_of
+from kolla_mesos_start.zookeeper.view import stat_of
 from tests.ctl.trees import NOW, ZNODES, container, definition, one_time, view
 
 HOSTILE = "<script>\"'&"

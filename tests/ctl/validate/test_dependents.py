@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kolla_mesos_start.ctl.validate.dependents import dependents
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.schema import build
 from kolla_mesos_start.tree.znodes import Znodes
 
 DAEMON = b'{"service": {"daemon": {"command": "x"}}}'
@@ -33,18 +35,17 @@ def test_who_waits_for_a_service_depends_on_it(dependency: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "definition",
-    [
-        waits('"other/daemon"'),
-        waits('{"members": "infra/other"}'),
-        waits('{"tcp": "db:3306"}'),
-        b"",
-        b"{",
-        b'{"commands": 1}',
-    ],
+    "dependency", ['"other/daemon"', '{"members": "infra/other"}', '{"external": {"tcp": "db:3306"}}']
 )
-def test_others_do_not(definition: bytes) -> None:
-    """Nor does the service itself, or what can't be read."""
+def test_others_do_not(dependency: str) -> None:
+    """Nor does the service itself."""
+    definition = waits(dependency)
+    assert build(load(definition), "shop/web", str)
+    assert found(shop__web=definition) == []
+
+
+@pytest.mark.parametrize("definition", [b"", b"{", b'{"commands": 1}'])
+def test_an_unreadable_definition_depends_on_nothing(definition: bytes) -> None:
     assert found(shop__web=definition) == []
 
 

@@ -51,8 +51,7 @@ class Exposition:
         connections = self._connections
         deployment = self._source.deployment()
         whole = families.of_deployment(deployment, len(self._source.denied), time.time())
-        # A thousand services take a moment, and the session goes on.
-        services = self._client.loop.compute(lambda: self._of_services(deployment))
+        services = self._of_services(deployment)
         if connections == self._connections:
             self._parts = [families.encoded(whole), *services]
 

@@ -1,0 +1,1 @@
+"""What the agent costs, measured: `python -m drills.benchmarks`. No test: it prints, and asserts nothing."""

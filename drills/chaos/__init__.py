@@ -1,0 +1,1 @@
+"""Replicas, one-time commands and daemons under random faults, and a checker: `python -m drills.chaos`."""

@@ -1,0 +1,247 @@
+"""The containers of a deployment on this machine: published, and an agent for each of them.
+
+Creates, starts and stops the containers, and compares what they say with ZooKeeper. A caller decides which
+containers there are, and which values they are given.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from kolla_mesos_start.ctl.directory import container_variables
+from kolla_mesos_start.ctl.directory.directory import Contents, Deployment
+from kolla_mesos_start.ctl.directory.instances import with_instances
+from kolla_mesos_start.ctl.directory.launch import LaunchFile
+from kolla_mesos_start.ctl.live.mirror import Mirror
+from kolla_mesos_start.ctl.live.model import LiveDeployment
+from kolla_mesos_start.ctl.live.reader import DeploymentReader
+from kolla_mesos_start.ctl.up.containers import LocalContainer, end_all, processes_of
+from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rendered
+from kolla_mesos_start.ctl.zk import publication, published
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.ctl.zk.publisher import Counts, Publisher
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.model import Graph
+from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.errors import BadDefinition, CannotRender
+from kolla_mesos_start.tree.znodes import Znodes
+
+STOP_MARGIN = 5.0  # seconds beyond the limits of a definition
+LOOPBACK = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
+
+
+class LocalDeployment:
+    """The deployment `id` below `prefix`; its containers live in `directory`.
+
+    `environ` is in the environment of every container; KOLLA_ZK_HOSTS is part of it. `client`, which must be
+    set before anything is published, is connected to the same servers.
+    """
+
+    client: OperatorClient
+
+    def __init__(self, directory: Path, environ: Mapping[str, str], prefix: str, id: str) -> None:
+        self.directory, self.prefix, self.id = directory, prefix, id
+        self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
+        self.containers: list[LocalContainer] = []
+        self.given = container_variables.variables(self.environ)
+        self.started_at = 0.0  # seconds since the epoch
+        self._own_values: dict[LocalContainer, Mapping[str, object]] = {}
+        self._graphs: dict[LocalContainer, Graph] = {}
+
+    @property
+    def path(self) -> str:
+        return f"{self.prefix}/{self.id}"
+
+    @property
+    def znodes(self) -> Znodes:
+        return Znodes(self.prefix, self.id, "", "")
+
+    # -- making ---------------------------------------------------------------------------------
+
+    def add(
+        self, service: str, host: str, port: int | None = None, values: Mapping[str, object] | None = None
+    ) -> LocalContainer:
+        """One more container, which registers `port`.
+
+        `values` are variables of its service for its host alone; `root`, its root directory, is one too.
+        """
+        root = self.directory / host / service.rsplit("/", 1)[-1]
+        environ = {**self.environ, "KOLLA_APP_ID": f"/{self.id}/{service}"}
+        if port is not None:
+            environ["KOLLA_PORTS"] = str(port)
+        run_dir = self.directory / "run" / str(len(self.containers) + 1)
+        container = LocalContainer(service, host, root, run_dir, environ)
+        self.containers.append(container)
+        self._own_values[container] = {"root": root, **(values or {})}
+        return container
+
+    @property
+    def own_names(self) -> list[str]:
+        """The variables that single containers get."""
+        return sorted({name for values in self._own_values.values() for name in values})
+
+    def with_values(self, contents: Deployment) -> Deployment:
+        """The directory's contents with the values of each container."""
+        services = []
+        for service in contents.services:
+            hosts = dict(service.variables.hosts)
+            for container, own in self._own_values.items():
+                if container.service == service.name:
+                    hosts[container.host] = {**hosts.get(container.host, {}), **texts(own)}
+            services.append(service._replace(variables=service.variables._replace(hosts=hosts)))
+        return contents._replace(services=services)
+
+    def only_here(self, contents: Deployment) -> Deployment:
+        """The contents without the values of hosts that are elsewhere, whatever launch.yml says.
+
+        The number of wanted instances is that of the containers here.
+        """
+        services = []
+        for service in contents.services:
+            here = [each.host for each in self.containers if each.service == service.name]
+            hosts = {host: each for host, each in service.variables.hosts.items() if host in here}
+            services.append(
+                service._replace(
+                    definition=with_instances(service.definition, len(here)),
+                    variables=service.variables._replace(hosts=hosts),
+                )
+            )
+        return contents._replace(services=services, launch=LaunchFile())
+
+    def read_definitions(self, contents: Deployment) -> None:
+        """Read the graph of each container, as its agent will read it. Raises BadDefinition."""
+        services = {service.name: service for service in contents.services}
+        for container in self.containers:
+            document = load(services[container.service].definition)
+            known = self._known(contents, container)
+            graph = build_graph(document, *known) or known_graph(document, *known)
+            self._graphs[container] = graph
+            on_change = graph.daemon and graph.daemon.on_change
+            if on_change and on_change.kind == "restart":  # Only its parent can start it again.
+                container.environ.setdefault("KOLLA_START_MODE", "supervise")
+
+    def _known(self, contents: Deployment, container: LocalContainer) -> tuple[Znodes, dict[str, str]]:
+        """The variables for a container's templates, as far as they are published."""
+        service = next(each for each in contents.services if each.name == container.service)
+        own = service.variables.hosts.get(container.host, {})
+        values = {**contents.variables, **service.variables.own, **own}
+        found = {**{name: value.decode() for name, value in values.items()}, **self.given}
+        return Znodes(self.prefix, self.id, container.service, container.host), found
+
+    def check_files(self, contents: Deployment) -> None:
+        """Refuse files whose dest is outside of the container's directory."""
+        issues = []
+        sources = {service.name: service.source for service in contents.services}
+        for container in self.containers:
+            known = self._known(contents, container)
+            files = ((step, file) for step in self.graph(container).steps for file in step.files)
+            for command, file in files:
+                try:
+                    dest = rendered(Text("dest", file.dest), *known)
+                except CannotRender:  # The rest comes from other containers.
+                    dest = file.dest.replace("{{ root }}", str(container.root))
+                if not dest.startswith(f"{container.root}/") or ".." in dest.split("/"):
+                    issues.append(
+                        f"{sources[container.service]}: {command.label}.files.{file.name}.dest: begin it with"
+                        " {{ root }}, the container's directory: here it would be a file of this machine"
+                    )
+        if issues:
+            raise BadDefinition(list(dict.fromkeys(issues)))
+
+    def publish_contents(self, contents: Deployment) -> Counts:
+        """Publish what `with_values` has made."""
+        with publication.locked(self.client, self.znodes) as lock:
+            before = published.nodes(self.client, self.znodes)
+            publisher = Publisher(self.client, self.znodes, before, lock, report=lambda change: None)
+            publisher.publish(contents)
+        return publisher.counts
+
+    # -- starting and ending --------------------------------------------------------------------
+
+    def start(self, seed: int) -> None:
+        """Start all containers at once, in a random order."""
+        order = random.Random(seed).sample(self.containers, len(self.containers))
+        self.started_at = time.time()
+        for container in order:
+            container.start()
+
+    def graph(self, container: LocalContainer) -> Graph:
+        """The graph of a container, once its definition is read."""
+        return self._graphs[container]
+
+    def is_task(self, container: LocalContainer) -> bool:
+        """Whether the container ends once its commands are done."""
+        return self.graph(container).daemon is None
+
+    @property
+    def seems_up(self) -> bool:
+        """Whether every task has ended with 0, and every daemon runs and says that it is ready."""
+        return all(
+            each.status == 0 if self.is_task(each) else each.running and each.state[0] == "ready"
+            for each in self.containers
+        )
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it seems up, and every service is up in ZooKeeper, which is read last."""
+        return self.seems_up and all(service.is_up for service in self.live().services.values())
+
+    @property
+    def broken(self) -> list[LocalContainer]:
+        """The daemons that have ended, and the tasks that have not ended with 0."""
+        return [
+            each for each in self.containers if each.status or (each.status == 0 and not self.is_task(each))
+        ]
+
+    @property
+    def broken_told(self) -> bool:
+        """Whether ZooKeeper has how each of the broken ended (of a daemon that was ready it never has).
+
+        And what each of the others does: one that has just begun would be called absent.
+        """
+        services = self.live().services
+        ended = {(name, each.host) for name, service in services.items() for each in service.ended}
+        running = Counter(each.service for each in self.containers if each.running)
+        return ended >= {(each.service, each.host) for each in self.broken} and all(
+            len(services[name].containers) >= count for name, count in running.items()
+        )
+
+    def live(self) -> LiveDeployment:
+        """The deployment as ZooKeeper has it now."""
+        return Mirror(self.client, DeploymentReader(self.znodes, self.given)).deployment()
+
+    def processes(self) -> list[int]:
+        """All processes of all containers."""
+        return list(processes_of(self.directory))
+
+    def drain(self) -> None:
+        """Drain and stop the daemons that have `drain` or `before_stop`, while the others still run."""
+        asked = []
+        for container in self.containers:
+            graph = self._graphs.get(container)
+            if container.running and graph and graph.daemon and graph.daemon.drains:
+                limit = graph.daemon.stop_seconds + STOP_MARGIN
+                asked.append((container.begin_stop(), time.monotonic() + limit))
+        for client, deadline in asked:
+            try:
+                client.wait(max(deadline - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:  # It is ended with all others.
+                client.kill()
+                client.wait()
+
+    def end(self, grace: float = 0.0) -> None:
+        """End all processes of all containers: TERM, after `grace` seconds KILL."""
+        end_all(self.directory, grace, self.containers)
+        for container in self.containers:
+            if container.running:
+                container.wait()
+
+
+def texts(values: Mapping[str, object]) -> Contents:
+    """Values of Python as the contents of variables."""
+    return {name: str(value).encode() for name, value in values.items()}

@@ -1,0 +1,348 @@
+"""Places the config files of one command: all new files are complete and checked before any is replaced.
+
+There are three ways: change owner and mode, replace the file by a rename, or rewrite it in place if it is a
+mount. The old files are kept in memory to undo all of it.
+
+If the last part of a path is a link, it is never followed, and all operations use a descriptor of its
+directory: no other file than `dest` can be written. Links among the parents are followed: /var/run is one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import ExitStack, contextmanager, suppress
+
+from kolla_mesos_start.errors import CannotWrite, CannotWriteYet, cannot_write
+from kolla_mesos_start.files.paths import (
+    O_CAREFUL,
+    closing,
+    existing,
+    is_mount,
+    mode_of,
+    open_directory,
+    read_descriptor,
+    strerror,
+    sync_directory,
+)
+from kolla_mesos_start.files.plan import difference, explained, wanted
+from kolla_mesos_start.files.temporary import discard, open_temporary, remove_leftovers, temporary_name
+from kolla_mesos_start.log import Logger
+from kolla_mesos_start.records import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kolla_mesos_start.files.plan import Content
+
+    # Raises an error if the new content of a file, at this path, is not valid.
+    Check = Callable[[Content, str], object]
+
+log = Logger(__name__)
+
+
+class _Staged(NamedTuple):
+    """A file to be placed in `directory`, and its complete `temporary` file there, unless it needs none."""
+
+    content: Content
+    directory: int
+    is_right: bool  # its content
+    is_mounted: bool
+    temporary: str | None
+
+
+def accept(content: Content, path: str) -> None:
+    """No check."""
+
+
+def place(contents: Sequence[Content], check: Check = accept, *, can_undo: bool = False) -> list[Content]:
+    """Write the files of one command; a file that is already right is not touched.
+
+    Optional files without content are skipped: the image may have its own file at that dest. If a file can't
+    be prepared, or `check` refuses it, none is changed; CannotWrite names every file that can't be prepared.
+    With `can_undo`, a later error puts the old files back, and the result is for `restore`.
+    """
+    with ExitStack() as stack:
+        staged = _stage(wanted(contents), stack)
+        for each in staged:
+            if each.content.check and each.temporary:
+                check(each.content, f"{each.content.directory}/{each.temporary}")
+        before = [_as_it_is(each.content) for each in staged if can_undo]
+        try:
+            for each in staged:
+                with explained(each.content):
+                    _commit(each)
+        except CannotWrite:
+            restore(before)
+            raise
+    return before
+
+
+def restore(before: Sequence[Content]) -> None:
+    """Undo a `place`, whose result this is."""
+    place(before)
+    for content in before:
+        if content.data is not None:
+            continue
+        with explained(content), closing(existing(content.directory)) as directory:
+            if content.link is None:
+                with suppress(FileNotFoundError):
+                    os.unlink(content.basename, dir_fd=directory)
+                log.info("%s: removed", content.dest)
+            else:
+                name = temporary_name()
+                os.symlink(content.link, name, dir_fd=directory)
+                os.rename(name, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+                log.info("%s: written", content.dest)
+            sync_directory(directory)
+
+
+def _as_it_is(content: Content) -> Content:
+    """The current file or link at dest, or nothing."""
+    content = content._replace(check=None)
+    with explained(content), closing(existing(content.directory)) as directory:
+        try:
+            there = os.stat(content.basename, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISLNK(there.st_mode):
+                return content._replace(data=None, link=os.readlink(content.basename, dir_fd=directory))
+            fd = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+        except FileNotFoundError:
+            return content._replace(data=None)
+        there = os.fstat(fd)
+        mode, data = stat.S_IMODE(there.st_mode), read_descriptor(fd)
+        return content._replace(uid=there.st_uid, gid=there.st_gid, mode=mode, data=data)
+
+
+def _stage(contents: Sequence[Content], stack: ExitStack) -> Sequence[_Staged]:
+    """The files that are not right yet. `stack` removes the temporary files that are not used."""
+    directories: dict[str, int] = {}
+    staged: list[_Staged] = []
+    problems = []
+    for content in contents:
+        try:
+            with explained(content):
+                if content.directory not in directories:
+                    directory = directories[content.directory] = open_directory(content.directory)
+                    stack.callback(os.close, directory)
+                    remove_leftovers(directory, content.directory)
+                staged += _staged(directories[content.directory], content, stack)
+        except CannotWrite as error:
+            problems.append(error)
+    if problems:
+        is_final = any(not error.retriable for error in problems)
+        raise (CannotWrite if is_final else CannotWriteYet)("; ".join(error.reason for error in problems))
+    return staged
+
+
+def _staged(directory: int, content: Content, stack: ExitStack) -> Iterator[_Staged]:
+    found = difference(directory, content, content.owner)
+    if found == "owner" and not content.has_owner:
+        found = difference(directory, content, _own(directory, content))
+    if found == "unchanged":
+        log.debug("%s is unchanged", content.dest)
+        return
+    is_right = found in ("owner", "mode")
+    is_mounted = found != "create" and is_mount(directory, content.basename)
+    if is_mounted:
+        # Find a mount that can't be written before any other file is replaced.
+        with _mount_explained(content), suppress(PermissionError):  # `_rewrite` may change the mode.
+            os.close(os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory))
+    temporary = None
+    if not is_right and (content.check or not is_mounted):
+        temporary = stack.enter_context(complete(directory, content))
+    yield _Staged(content, directory, is_right, is_mounted, temporary)
+
+
+def _own(directory: int, content: Content) -> tuple[int, int]:
+    """The owner of our new files here: another one than us on a file system that squashes ids."""
+    fd, temporary = open_temporary(directory)
+    try:
+        _set_owner(fd, content)
+        there = os.fstat(fd)
+        return there.st_uid, there.st_gid
+    finally:
+        os.close(fd)
+        discard(directory, temporary)
+
+
+def _commit(staged: _Staged) -> None:
+    content, directory, is_right, is_mounted, temporary = staged
+    if is_right and _correct(content, directory):
+        log.info("%s: owner and mode corrected", content.dest)
+    elif is_mounted:
+        _rewrite(directory, content)
+    elif temporary:
+        _rename(directory, content, temporary)
+    else:
+        with complete(directory, content) as temporary:
+            _rename(directory, content, temporary)
+
+
+def _correct(content: Content, directory: int) -> bool:
+    """Set owner and mode of a file whose content is right; False if it must be replaced instead."""
+    with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode):
+            return False  # Another process has replaced it.
+        if there.st_nlink > 1 and not is_mount(directory, content.basename):
+            return False  # The file has another name, where it must not change.
+        data = content.data or b""
+        if os.pread(fd, len(data) + 1, 0) != data:
+            return False  # Another user has moved another file to dest, which is not to become theirs.
+        try:
+            _set_owner_and_mode(fd, content)
+        except CannotWrite:
+            # The file belongs to another user. Creating a new file may work, or raises its own error.
+            return False
+        there = os.fstat(fd)
+        if (there.st_uid, there.st_gid) != content.owner:
+            return False
+        os.fsync(fd)
+    return True
+
+
+@contextmanager
+def complete(directory: int, content: Content) -> Iterator[str]:
+    """A temporary file with this content, owner and mode; removed unless it is renamed.
+
+    It has the ACL and other attributes of the file that it will replace.
+    """
+    fd, temporary = open_temporary(directory)
+    try:
+        with closing(fd):  # It stays open, and so locked, until it is renamed.
+            _set_owner(fd, content)
+            _keep_attributes(fd, directory, content)
+            _set_owner_and_mode(fd, content)
+            _write_all(fd, content.data or b"")
+            _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
+            os.fsync(fd)
+            yield temporary
+    finally:
+        discard(directory, temporary)
+
+
+def _rename(directory: int, content: Content, temporary: str) -> None:
+    """Move a temporary file to dest: readers see the old file or the complete new one."""
+    try:
+        os.rename(temporary, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _rewrite(directory, content)  # It is a mount; without /proc `is_mount` can't see that.
+        return
+    log.info("%s: written", content.dest)
+    sync_directory(directory)
+
+
+def _rewrite(directory: int, content: Content) -> None:
+    """Write into the file itself: a rename can't replace a bind mount."""
+    data = content.data or b""
+    with _mount_explained(content):
+        fd = _open_mounted(directory, content)
+    with closing(fd):
+        _reserve(fd, len(data))
+        _set_owner_and_mode(fd, content)
+        _write_all(fd, data)
+        # Truncate after writing: truncating first would free blocks that a full file system may give away.
+        os.ftruncate(fd, len(data))
+        _set_owner_and_mode(fd, content)
+        os.fsync(fd)
+    log.info("%s: written", content.dest)
+
+
+@contextmanager
+def _mount_explained(content: Content) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(
+            f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
+            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest",
+            error,
+        ) from error
+
+
+def _open_mounted(directory: int, content: Content) -> int:
+    try:
+        return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
+    except PermissionError:
+        # A mode without `w` (0400) stops even an unprivileged owner, until the owner changes it.
+        with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IWUSR)
+        return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Reserve `size` bytes, or fail while the old content is still complete."""
+    before = os.fstat(fd).st_size
+    if size <= before:
+        return
+    try:
+        # Not from 0: where the C library must write zeros (NFS), it would read the old bytes, and can't.
+        os.posix_fallocate(fd, before, size - before)
+    except OSError as error:
+        os.ftruncate(fd, before)
+        # These mean that this file system can't reserve space.
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+
+
+def _keep_attributes(fd: int, directory: int, content: Content) -> None:
+    """Copy them before the mode is set: an ACL can give the group less than the mode alone would."""
+    try:
+        old = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+    except OSError:
+        return  # There is no file yet, it is a link, or it is another user's.
+    with closing(old):
+        there = os.fstat(old)
+        # Otherwise another user could give themselves rights to the new file.
+        if stat.S_ISREG(there.st_mode) and there.st_uid in (0, content.owner[0]):
+            from kolla_mesos_start.files.attributes import keep  # A new container replaces no file.
+
+            keep(old, fd, content.mode, content.dest)
+
+
+def _set_owner_and_mode(fd: int, content: Content) -> None:
+    """Set the owner first: that clears setuid and setgid."""
+    _set_owner(fd, content)
+    failed = f"config file {content.name}: {content.dest} can't have mode {content.mode:04o}"
+    if mode_of(fd) != content.mode:
+        try:
+            os.fchmod(fd, content.mode)
+        except OSError as error:
+            raise cannot_write(f"{failed}: {strerror(error)}", error) from error
+    if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
+        raise CannotWrite(f"{failed}: the system has cleared a bit: choose another `perm`, or another dest")
+
+
+def _set_owner(fd: int, content: Content) -> None:
+    uid, gid = content.owner
+    there = os.fstat(fd)
+    if (there.st_uid, there.st_gid) == (uid, gid):
+        return
+    try:
+        os.fchown(fd, uid, gid)
+    except OSError as error:
+        if not content.has_owner and error.errno in (errno.EPERM, errno.EINVAL):
+            return  # No owner was asked for: the file system has chosen one.
+        remedy = "leave `owner` out, or run the agent as root with CAP_CHOWN"
+        if error.errno == errno.EINVAL:
+            remedy = (
+                "one of these ids is not mapped in the container's user namespace: map it (podman:"
+                " --uidmap, --gidmap and /etc/subuid), or choose another `owner`"
+            )
+        elif error.errno == errno.EPERM and os.geteuid() == 0:
+            remedy += ", and choose a dest whose file system lets root do that (NFS: no_root_squash)"
+        raise cannot_write(
+            f"config file {content.name}: {content.dest} can't be given to {uid}:{gid} by uid"
+            f" {os.geteuid()}: {strerror(error)}: {remedy}",
+            error,
+        ) from error
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,1 +1,0 @@
-"""Replicas, one-time commands and daemons under random faults, and a checker: `python -m tests.chaos`."""
