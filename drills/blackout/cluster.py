@@ -24,12 +24,6 @@ from kazoo.exceptions import KazooException, NoNodeError
 from drills.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql, values
 from drills.chaos.run import Link
 from kolla_mesos_start.ctl.up.containers import end_all, processes_of
-<<<<<<< HEAD:tests/blackout/cluster.py
-from tests.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql, values
-from tests.chaos.run import Link
-=======
-from kolla_mesos_start.ctl.up.local_deployment import LocalDeployment
->>>>>>> wt-net:drills/blackout/cluster.py
 from tests.conftest import Deployment
 from tests.examples.openstack import SYSTEM_PATH
 from tests.local_deployment import LocalDeployment

@@ -80,17 +80,6 @@ def test_an_older_election_is_not_restored(zk: KazooClient, site: Deployment, tm
     assert "is already as in" in ctl(site, "restore", file).stdout
 
 
-def test_an_election_stays_if_the_snapshot_has_none(
-    zk: KazooClient, site: Deployment, tmp_path: Path
-) -> None:
-    file = str(tmp_path / "site.tar")
-    ctl(site, "snapshot", file)
-    kept = formed(zk, site, 1, "h1", "h2", "h3")
-    zk.set(f"{site.path}/infra/db", b"")
-    ctl(site, "restore", file, "--yes")
-    assert recorded(zk, site) == kept
-
-
 @pytest.mark.parametrize("words", [[], ["--force"]])
 def test_reset_keeps_elections(zk: KazooClient, site: Deployment, words: list[str]) -> None:
     """Otherwise a cluster could be bootstrapped from hosts that do not have the newest data."""
