@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.kolla_ansible.importing import Site
 from tests.agents import Containers
 from tests.conftest import Deployment
-from tests.kolla_ansible.asleep import put_to_sleep
 from tests.kolla_ansible.examples import Recorder
 from tests.tool import tool
 
@@ -18,6 +18,8 @@ OLD, NEW = "2025.2", "2026.1"
 HOST = "ctl-1"
 FACTS = f"hosts: {{{HOST}: {{address: 192.0.2.11, interface: eth0, cpus: 4, memory: 8192}}}}\n"
 KEYSTONE = "openstack/keystone/keystone"
+# What only the real program needs.
+REPLACED = ("command", "env", "ready", "user", "timeout", "election", "before_stop", "drain", "succeeds")
 
 
 def publish(deployment: Deployment, place: Path, action: str, tag: str) -> None:
@@ -37,8 +39,27 @@ def publish(deployment: Deployment, place: Path, action: str, tag: str) -> None:
     made = importing.make((recorder.tasks, recorder.tasks), site, rules.read(), "22.2.0", "zk-1:2181", action)
     directory.write(place / "site", made.emitted)
     for path in (place / "site").glob("services/*/*/*/definition.yml"):
-        put_to_sleep(path, 0.2)
+        put_to_sleep(path)
     tool(deployment, "publish", place / "site", "--set", f"root={place}")
+
+
+def put_to_sleep(file: Path) -> None:
+    """Replace the programs of a definition."""
+    definition: Any = formats.document(file.read_bytes())
+    for command in definition.get("commands", {}).values():
+        replace_program(command, {"command": "sleep 0.2"})
+    if "service" in definition:
+        replace_program(definition["service"]["daemon"], {"command": "sleep 600", "ready": {"alive": 0.2}})
+    file.write_text(formats.dumped([definition]))
+
+
+def replace_program(step: dict[str, Any], own: Mapping[str, Any]) -> None:
+    for key in REPLACED:
+        step.pop(key, None)
+    for entry in step.get("files", {}).values():
+        entry["dest"] = "{{ root }}" + entry["dest"]
+        entry.pop("owner", None)
+    step.update(own)
 
 
 def test_an_upgrade_expands_replaces_and_contracts(

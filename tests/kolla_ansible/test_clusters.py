@@ -184,12 +184,6 @@ def test_the_steps_of_the_cluster_are_gone_and_others_wait_for_it(tmp_path: Path
     assert {"path": "rabbitmq/daemon", "count": 3} in flags["dependencies"]
 
 
-def test_imported_json_has_the_steps_that_a_definition_replaces(tmp_path: Path) -> None:
-    site, _ = imported(tmp_path)
-    origins = yaml.safe_load((site / "imported.json").read_text())["services"]["openstack/keystone/mariadb"]
-    assert {"host": "ctl-1", "task": "Running bootstrap_mariadb"}.items() <= origins[-1].items()
-
-
 def test_the_scripts_are_those_that_the_drills_test() -> None:
     """start.sh differs: Kolla's image has no directory beside the data."""
     for name in ("position.sh", "ready.sh"):

@@ -39,13 +39,6 @@ FIRST = emitted({"services/b/files/conf": "services/a/files/conf"}, **FILES)
 SECOND = emitted(**{"services__a__definition.yml": DEFINITION, "services__a__files__conf": "2"})
 
 
-def test_the_first_import_makes_the_directory(tmp_path: Path) -> None:
-    directory.write(tmp_path / "site", FIRST)
-    assert (tmp_path / "site/services/b/files/conf").read_text() == "1"
-    assert (tmp_path / "site/services/b/files/conf").is_symlink()
-    assert len(deployments.read(tmp_path / "site").services) == 2
-
-
 def test_two_imports_write_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the directory would have files of both, and nothing would say so."""
     write, others = directory._write, list[Thread]()
@@ -143,12 +136,9 @@ def test_another_directory_is_refused(tmp_path: Path, what: str, why: str) -> No
         directory.check(tmp_path)
 
 
-def test_a_new_repository_of_git_counts_as_empty(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    directory.check(tmp_path)
-
-
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    directory.check(tmp_path)  # A new repository counts as empty.
     (tmp_path / "site").touch()
     with pytest.raises(BadUsage, match="site is not a directory"):
         directory.check(tmp_path / "site")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import yaml
 
 from kolla_mesos_start.ctl.commands.importing import CannotImport, adoption, refuse
 from kolla_mesos_start.ctl.directory import directory as deployments
-from kolla_mesos_start.ctl.directory.changes import not_run_again
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.kolla_ansible.importing import Site
@@ -142,14 +142,10 @@ def errors(site: Path) -> list[str]:
     return [each.message for each in validate(deployment) if each.severity == "error"]
 
 
-def test_the_directory_is_valid(tmp_path: Path) -> None:
+def test_the_directory_is_valid_and_has_the_used_secrets_by_name_only(tmp_path: Path) -> None:
     site, outcome = imported(tmp_path)
     assert errors(site) == []
     assert not (outcome.unlifted or outcome.against_order)
-
-
-def test_only_used_secrets_are_named_and_none_is_written(tmp_path: Path) -> None:
-    site, _ = imported(tmp_path)
     assert load(site / "secrets.yml") == {"keystone_database_password": "password"}
     assert not [path for path in site.rglob("*") if path.is_file() and "s3cret" in path.read_text()]
 
@@ -161,13 +157,9 @@ def test_a_daemon_has_its_files_its_dependencies_and_its_check(tmp_path: Path) -
     assert daemon["dependencies"] == ["mariadb/daemon", "keystone_toolbox/run", "bootstrap_keystone/run"]
     assert daemon["files"]["conf.d.own.conf"] == {"dest": "/var/lib/kolla/config_files/conf.d/own.conf"}
     assert daemon["ready"]["command"] == "healthcheck_curl http://{{ own_address }}:5000"
-
-
-def test_a_daemon_is_ready_before_the_user_of_its_healthcheck_exists(tmp_path: Path) -> None:
-    """A step that waits for MariaDB creates this user."""
-    site, _ = imported(tmp_path)
-    daemon = load(site / "services/openstack/keystone/mariadb/definition.yml")["service"]["daemon"]
-    assert daemon["ready"]["command"] == "mariadb-admin ping"
+    # A step that waits for MariaDB creates the user of its healthcheck.
+    mariadb = load(tmp_path / "site/services/openstack/keystone/mariadb/definition.yml")["service"]["daemon"]
+    assert mariadb["ready"]["command"] == "mariadb-admin ping"
 
 
 def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_path: Path) -> None:
@@ -187,41 +179,9 @@ def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(
     assert "password: !unsafe {{ keystone_database_password | tojson }}\n" in text
     assert '{{ "{{" }} not ours }}' in text
     command = load(step / "definition.yml")["commands"]["run"]
-    assert command["command"][2].startswith("sudo -E kolla_set_configs && ansible-playbook")
-
-
-def test_publish_says_that_changed_modules_of_kolla_toolbox_do_not_run_again(tmp_path: Path) -> None:
-    """They are in a file, which it does not compare."""
-
-    def definitions(place: Path, region: str) -> Mapping[str, bytes]:
-        place.mkdir()
-
-        def change(recorder: Recorder, number: int) -> None:
-            recorder.daemon("swift")
-            if number == 1:
-                recorder.toolbox("openstack.cloud.endpoint", {"region": region})
-
-        of_two_hosts(place, change)
-        return deployments.definitions(deployments.read(place / "site"))
-
-    first, same, other = (definitions(tmp_path / name, name[0]) for name in ("a1", "a2", "b"))
-    assert not list(not_run_again(first, same))
-    assert list(not_run_again(first, other)) == ["openstack/keystone/keystone_toolbox: run"]
-
-
-def test_a_daemon_waits_for_the_step_of_its_own_host_only(tmp_path: Path) -> None:
-    """A host that is down keeps no other from starting."""
-    row = "{name: nova_libvirt, on: 'openvswitch_toolbox.*', local: true, reason: ours}"
-    (tmp_path / "rules.yml").write_text(f"{ALONE}needs: [{row}]\n")
-    site, _ = imported(tmp_path, tmp_path / "rules.yml")
-    service = site / "services/openstack/keystone/nova_libvirt"
-    daemon = load(service / "definition.yml")["service"]["daemon"]
-    assert daemon["dependencies"] == ["{{ after_openvswitch }}"]
-    assert {host: each["after_openvswitch"] for host, each in load(service / "variables.yml").items()} == {
-        "ctl-1": "openvswitch_toolbox_ctl_1/run",
-        "ctl-2": "openvswitch_toolbox_ctl_2/run",
-    }
-    assert errors(site) == []
+    # `publish` compares commands, not files, to say that a step has changed and does not run again.
+    line = r"sudo -E kolla_set_configs && ansible-playbook -i localhost, -c local /tmp/steps-[0-9a-f]{8}\.yml"
+    assert re.fullmatch(line, command["command"][2])
 
 
 def test_a_daemon_of_a_host_without_the_step_waits_for_what_it_needs_anyway(tmp_path: Path) -> None:
@@ -371,10 +331,18 @@ def test_a_container_that_differs_between_hosts_is_that_of_the_first_and_reporte
     """launch.yml has no values of single hosts."""
 
     def change(recorder: Recorder, number: int) -> None:
-        recorder.daemon("swift", volumes=[f"/data{number}:/srv"], dimensions={"mem_limit": f"{number}g"})
+        recorder.daemon(
+            "swift",
+            volumes=[f"/data{number}:/srv"],
+            dimensions={"mem_limit": f"{number}g"},
+            cap_add=["CAP_NET_ADMIN", "NET_RAW"],  # Some capabilities begin with CAP_.
+            tmpfs=[None, "", "/run:size=1g", "/tmp"],  # An empty entry is a setting that is off.
+        )
 
     launch, _, report = of_two_hosts(tmp_path, change)
-    assert launch["volumes"] == {"/srv": {"host": "/data1"}}
+    assert launch["volumes"] == {"/srv": {"host": "/data1"}, "/run": "temporary", "/tmp": "temporary"}
+    assert launch["capabilities"] == [*CAPABILITIES, "NET_ADMIN"]
+    assert "swift: tmpfs /run: launch.yml has no option size=1g\n" in report
     assert "swift: volumes of ctl-2 differ from those of ctl-1, which are used\n" in report
     assert "swift: mem_limit 1g: launch.yml has no such limit" in report
     assert "\ue000" not in report + str(launch)
@@ -398,21 +366,6 @@ def test_a_service_with_a_tag_of_its_own_has_its_own_generation(tmp_path: Path) 
     assert run["generation"] == "hotfix"
     assert run["dependencies"] == [{"path": "keystone_toolbox/run", "generation": "any"}]
     assert errors(tmp_path / "site") == []
-
-
-def test_a_container_has_the_names_of_launch_yml(tmp_path: Path) -> None:
-    """kolla-ansible has an empty entry where a setting is off, and some capabilities begin with CAP_."""
-
-    def change(recorder: Recorder, number: int) -> None:
-        recorder.daemon(
-            "swift", cap_add=["CAP_NET_ADMIN", "NET_RAW"], tmpfs=[None, "", "/run:size=1g", "/tmp"]
-        )
-
-    launch, _, report = of_two_hosts(tmp_path, change)
-    assert launch["volumes"]["/run"] == launch["volumes"]["/tmp"] == "temporary"
-    assert len(launch["volumes"]) == 4
-    assert launch["capabilities"] == [*CAPABILITIES, "NET_ADMIN"]
-    assert "swift: tmpfs /run: launch.yml has no option size=1g\n" in report
 
 
 def test_a_file_that_is_copied_into_a_directory_is_written_for_each_host(tmp_path: Path) -> None:

@@ -104,9 +104,3 @@ def test_a_host_name_in_the_name_of_a_variable_is_no_host_name() -> None:
         '{% if own_host in ["cmp1"] %}{{ address_cmp1_eth1 }} a'
         '{% elif own_host in ["cmp2"] %}{{ address_cmp2_eth1 }} a{% endif %}'
     )
-
-
-def test_the_name_of_another_host_may_begin_with_that_of_a_host() -> None:
-    own = {host: OwnNames({"own_address": f"address_{host}"}, host) for host in ("n1", "n11")}
-    merged = lift.merge("file", {"n1": mark("address_n11"), "n11": mark("address_n111")}, own)
-    assert "own_address" not in merged.text

@@ -8,14 +8,12 @@ has overwritten its environment. This module starts, stops and finds the process
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 
 import psutil
@@ -32,7 +30,6 @@ def _agent() -> Path:
 
 
 AGENT = (sys.executable, str(_agent()))
-TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # as the agent's log has it, text or JSON
 SETPRIV = "setpriv"
 LAST_BYTES = 2000
 
@@ -138,14 +135,6 @@ class LocalContainer:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AgentError(f"{self.name} did not end within {seconds:g} s: {self.log_end()}") from None
-
-    def exec_time(self) -> float:
-        """When the agent last became the daemon, or started it, by its log; seconds since the epoch."""
-        log = self.log.read_text(errors="replace")
-        times = re.findall(rf'({TIME}).*[ "]{re.escape(self.role)}/daemon: (?:exec|starting)', log)
-        if not times:
-            raise AgentError(f"{self.name}: no start of its daemon in {self.log}: {self.log_end()}")
-        return datetime.strptime(times[-1], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
 
     def log_end(self) -> str:
         """The end of its log, for a message."""
