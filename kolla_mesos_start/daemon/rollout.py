@@ -5,14 +5,14 @@
       refreshes/queue/<id>-<number>   a ready instance that waits, in this order
       refreshes/slots/<id>            an instance that refreshes, until its daemon is ready again
 
-All are ephemeral. An instance begins only while fewer than `width` others of the wanted instances refresh or are not ready. So a
-daemon that its new files break stops the rollout, and a container that is replaced while it refreshes counts
-by its replacement. Two never begin at the same moment: a slot is taken in a transaction that fails if another
-one was taken since the decision.
+All are ephemeral. An instance begins only while fewer than `width` others of the wanted instances refresh or
+are not ready. So a daemon that its new files break stops the rollout, and a container that is replaced while
+it refreshes counts by its replacement. Two never begin at the same moment: a slot is taken in a transaction
+that fails if another one was taken since the decision.
 
 An instance that is not ready itself does not queue, and only slots count for it: nothing is lost by its
-refresh, and the new files may be what makes it ready. Only the first in the queue watches slots and instances,
-so a change wakes one of many.
+refresh, and the new files may be what makes it ready. Only the first in the queue watches slots and
+instances, so a change wakes one of many.
 """
 
 from __future__ import annotations
