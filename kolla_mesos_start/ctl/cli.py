@@ -19,8 +19,7 @@ from textwrap import fill
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kolla_mesos_start import __version__, log
-from kolla_mesos_start.ctl.terminal.folding import wrapped
-from kolla_mesos_start.ctl.terminal.printable import guarded
+from kolla_mesos_start.ctl.text import guarded, nearest, wrapped
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.processes import hide_memory
 
@@ -155,8 +154,6 @@ class ToolParser(argparse.ArgumentParser):
         """Refuse unknown options here: argparse leaves them to the parser of the whole command line."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from kolla_mesos_start.ctl.terminal.suggestions import nearest
-
             option = unknown[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions)
             if any(repr(each) in meant for each in DELETING):
@@ -166,8 +163,6 @@ class ToolParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
-            from kolla_mesos_start.ctl.terminal.suggestions import nearest
-
             meant = nearest(value, action.choices) or f": choose from {', '.join(action.choices)}"
             raise argparse.ArgumentError(action, f"{value!r} is unknown{meant}")
 

@@ -16,7 +16,7 @@ from typing import IO, BinaryIO, cast
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.ctl.live.logs import LogLocation, locations, no_log
 from kolla_mesos_start.ctl.live.mirror import mirror, named
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.errors import AgentError
 
 BLOCK = 1 << 16  # characters

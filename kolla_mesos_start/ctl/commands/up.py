@@ -12,7 +12,7 @@ from kolla_mesos_start.ctl.directory import secrets_file, source
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.terminal.durations import seconds
+from kolla_mesos_start.ctl.text import seconds
 from kolla_mesos_start.ctl.up import place, private_zookeeper
 from kolla_mesos_start.ctl.up.containers import SETPRIV
 from kolla_mesos_start.ctl.up.plan import pairs, plan, with_roles

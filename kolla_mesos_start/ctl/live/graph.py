@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kolla_mesos_start.ctl.invocation import Line
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
-from kolla_mesos_start.ctl.terminal.lines import Line
 from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING

@@ -11,7 +11,7 @@ from kolla_mesos_start.ctl.directory import instances
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import refuse
 from kolla_mesos_start.ctl.directory.launch import LaunchFile, bad_host, hosts_from
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.ctl.validate.rules import rendered
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.tree.znodes import Znodes
