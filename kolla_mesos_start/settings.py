@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 
+from kolla_mesos_start.addresses import is_host, is_ip, is_port
 from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
@@ -389,8 +390,6 @@ def _tls(
 # -- One function for each kind of value: it takes the text, and returns the value or raises _Unexpected. --
 
 _SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
-_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_HOST_NAME_LIMIT, _LABEL_LIMIT = 253, 63  # characters: the limits of DNS
 # ZooKeeper refuses these in paths. Ranges, because compiling a regular expression takes 1 ms.
 _NOT_IN_ZNODES = (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xF900), range(0xFFF0, 0x110000))
 _ACL_IDS = {
@@ -416,14 +415,14 @@ def _server(text: str, expected: str) -> str:
     if not match:
         raise _Unexpected(f"{expected}; {text!r} is no server")
     host, ipv6, port = match["host"], match["ipv6"], int(match["port"] or ZOOKEEPER_PORT)
-    if ipv6 and not _is_ip(ipv6, socket.AF_INET6):
+    if ipv6 and not is_ip(ipv6, socket.AF_INET6):
         raise _Unexpected(f"{expected}; {ipv6!r} is no IPv6 address")
-    if not ipv6 and not _is_host(host.removesuffix(".")):
+    if not ipv6 and not is_host(host.removesuffix(".")):
         raise _Unexpected(
             f"{expected}; {host!r} is no IPv4 address, and no name of ASCII letters, digits, - and _"
             " with 1 to 63 of them between two dots"
         )
-    if not _is_port(port):
+    if not is_port(port):
         raise _Unexpected(f"{expected}; port {port} of {host!r} is not from 1 to 65535")
     return f"{host}:{port}"
 
@@ -467,37 +466,16 @@ def _host_name(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    if not _is_ip(text, socket.AF_INET6) and not _is_host(text):
+    if not is_ip(text, socket.AF_INET6) and not is_host(text):
         raise _Unexpected("an IP address (without brackets or a port) or a host name")
     return text
 
 
-def _is_host(text: str) -> bool:
-    """Whether it is a host name or an IPv4 address. Text of only digits and dots must be a valid address."""
-    if not text.strip("0123456789."):
-        return _is_ip(text, socket.AF_INET)
-    labels = text.split(".")
-    fits = len(text) <= _HOST_NAME_LIMIT and all(0 < len(label) <= _LABEL_LIMIT for label in labels)
-    return fits and bool(_HOST_NAME.fullmatch(text))
-
-
-def _is_ip(text: str, family: socket.AddressFamily) -> bool:
-    try:
-        socket.inet_pton(family, text)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _ports(text: str) -> tuple[int, ...]:
     numbers = [number.strip() for number in text.split(",")]
-    if not all(re.fullmatch("[0-9]{1,5}", number) and _is_port(int(number)) for number in numbers):
+    if not all(re.fullmatch("[0-9]{1,5}", number) and is_port(int(number)) for number in numbers):
         raise _Unexpected("port numbers from 1 to 65535, like 5000,35357")
     return tuple(map(int, numbers))
-
-
-def _is_port(number: int) -> bool:
-    return 1 <= number <= 65535
 
 
 def _interface(text: str) -> str:

@@ -86,7 +86,7 @@ class BareGuard:
     ) -> None:
         arguments = [os.fsencode(word) for word in argv]
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        self.send("spawn", arguments, variables, ids, deadline, stop_grace)
+        self.send("spawn", arguments, variables, ids, None, deadline, stop_grace)
 
     def sh(self, script: str, **more: Any) -> None:
         self.spawn("/bin/sh", "-c", script, **more)
@@ -182,7 +182,8 @@ def _started(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int
 
 
 def _forked(fd: int, stdout: int, preexec: Callable[[], None] | None, leak: int | None) -> int:
-    guard.libc()
+    import _ctypes  # noqa: F401 (`preexec` may take the right to read it away)
+
     pid = os.fork()
     if pid == 0:
         try:

@@ -158,17 +158,6 @@ def test_a_refusal_is_tried_again_ever_more_seldom(
     assert pauses[0] == pytest.approx(5.0) and pauses[-1] == pytest.approx(300.0)
 
 
-def test_the_pauses_differ() -> None:
-    """As drawn for real."""
-    pauses = set()
-    for _ in range(20):
-        ephemeral = Ephemeral(PATH, b"", wanted=True)
-        ephemeral.refused(0.0)
-        pauses.add(ephemeral.not_before)
-    assert len(pauses) > 1
-    assert all(RETRY * 0.8 <= pause <= RETRY * 1.2 for pause in pauses)
-
-
 def test_a_success_ends_the_long_pauses() -> None:
     """The next refusal is a new one."""
     ephemeral = Ephemeral(PATH, b"", wanted=True)

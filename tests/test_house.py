@@ -26,6 +26,7 @@ NEEDED = {"kazoo", "jinja2", "psutil", "retrying", "six"}
 # What the operator's tools may have of the agent: what is pure, its log, and its client of ZooKeeper. The
 # stages are for a process that execs.
 SHARED = (
+    "kolla_mesos_start.addresses",
     "kolla_mesos_start.definition",
     "kolla_mesos_start.election.decide",
     "kolla_mesos_start.election.position",

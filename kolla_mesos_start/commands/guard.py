@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import marshal
 import os
 import select
@@ -33,9 +32,19 @@ import signal
 import sys
 import time
 
+from kolla_mesos_start.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    SETTABLE,
+    Child,
+    descendants,
+    prctl,
+    try_call,
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # Importing typing would make the guard's start half as long again.
-    from typing import Any, Callable, NoReturn
+    from typing import Any, NoReturn
 
 # All in seconds.
 TICK = 0.05  # between checks of a deadline: poll's own clock stops during suspend and in the freezer
@@ -44,9 +53,6 @@ KILL_TIMEOUT = 10.0  # after KILL; a process that still exists is reported as un
 LATE_TIMEOUT = 0.2  # the same after the deadline: reported before others may start the command
 NEVER = float("inf")
 DEFECT = 70  # exit status
-DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-SETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def main(fd: int) -> NoReturn:
@@ -95,20 +101,15 @@ def prepare(fd: int) -> int:
             os.close(other)
     os.set_inheritable(fd, False)
     os.set_blocking(fd, False)
-    # Leave the agent's process group: a kill -9 of that group must not kill the guard too.
-    os.setpgid(0, 0)
-    # The guard only handles SIGCHLD. All other signals are blocked and have their default action, even those
-    # that Python ignores: a command then only has to clear the mask.
+    # The guard only handles SIGCHLD.
     signal.pthread_sigmask(signal.SIG_SETMASK, SETTABLE - {signal.SIGCHLD})
-    for signum in SETTABLE:
-        signal.signal(signum, signal.SIG_DFL)
     wakeup, wake = os.pipe()
     os.set_blocking(wakeup, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # It receives environments with secrets. The programs that it executes are dumpable again.
+    # It receives environments with secrets.
     prctl(PR_SET_DUMPABLE, 0)
     return wakeup
 
@@ -146,51 +147,32 @@ class AgentConnection:
         return command
 
     def spawn(
-        self,
-        argv: Any,
-        env: Any,
-        ids: Any,
-        deadline: float | None,
-        stop_grace: float,
-        output: bytes | None = None,
+        self, argv: Any, env: Any, ids: Any, output: Any, deadline: float | None, stop_grace: float
     ) -> RunningCommand | None:
         """Start a command. Reports its end instead if the deadline has passed, or if fork fails."""
         if deadline is not None and now() >= deadline:
             self.send("ended", None, "deadline", 0, None, None, False)
             return None
         try:
-            return RunningCommand(argv, env, ids, deadline, stop_grace, output)
+            return RunningCommand(Child(argv, env, ids, output=output), deadline, stop_grace)
         except OSError as error:
             self.send("ended", None, "spawn-failed", 0, error.errno, "fork", False)
             return None
 
 
 class RunningCommand:
-    """A command that was started and has not ended yet.
+    """A command that was started and has not ended yet. `leader`: the process that the guard started."""
 
-    Its leader is the process that the guard started; the leader's pid is also that of the process group.
-    """
-
-    def __init__(
-        self,
-        argv: Any,
-        env: Any,
-        ids: Any,
-        deadline: float | None,
-        stop_grace: float,
-        output: bytes | None = None,
-    ) -> None:
-        """`output`: a file for its standard output; /dev/null is also for its standard error."""
+    def __init__(self, leader: Child, deadline: float | None, stop_grace: float) -> None:
+        self.leader = leader
         self.deadline = NEVER if deadline is None else deadline
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
-        self.status: int | None = None  # The leader's wait status. Until it is set the pid is not reused.
         self.left_at = NEVER  # When the leader ended.
         self.leftovers = 0
         self.kill_at = NEVER  # When to send KILL. Once it is set, TERM was sent, or will not be sent.
         self.killed_at = NEVER  # When KILL was first sent.
         self.reported = False
-        self.leader, self.failure = fork(argv, env, ids, output)
 
     def step(self, agent: AgentConnection) -> bool:
         """Reap, and send the signals that are due. True if all processes have ended."""
@@ -199,7 +181,7 @@ class RunningCommand:
             return True
         time = now()
         if time >= self.deadline and self.killed_at == NEVER:
-            self.reason = "deadline" if self.status is None else self.reason
+            self.reason = "deadline" if self.leader.status is None else self.reason
             self.kill_at = time
         if time >= self.left_at + LEFTOVER_GRACE and self.kill_at == NEVER:
             self.leftovers = self.terminate(self.stop_grace)
@@ -217,8 +199,8 @@ class RunningCommand:
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == self.leader:
-                    self.status, self.left_at = status, now()
+                if pid == self.leader.pid:
+                    self.leader.status, self.left_at = status, now()
                 elif pid == 0:
                     return False
         except ChildProcessError:
@@ -228,20 +210,20 @@ class RunningCommand:
         """Tell the agent how the command ended; only once."""
         if not self.reported:
             self.reported = True
-            failure = b"" if self.status is None else os.read(self.failure, 64)
-            number, at = marshal.loads(failure) if failure else (None, None)
+            status = self.leader.status
+            failure = None if status is None else self.leader.failure()
             reason = "spawn-failed" if failure else self.reason
-            agent.send("ended", self.status, reason, self.leftovers, number, at, unkillable)
-            os.close(self.failure)
+            number, at = failure or (None, None)
+            agent.send("ended", status, reason, self.leftovers, number, at, unkillable)
 
     def handle(self, verb: str, value: Any) -> None:
         """Handle a request about this command."""
         if verb == "extend":
             self.deadline = value  # Too late once `kill_at` is in the past: the command is being killed.
         elif verb == "signal":
-            self.signal_group(value)
+            self.leader.signal(value)
         elif verb == "end":
-            self.reason = "ended" if self.status is None else self.reason
+            self.reason = "ended" if self.leader.status is None else self.reason
             if value > 0 and self.kill_at == NEVER:
                 self.terminate(value)
             self.kill_at = min(self.kill_at, now() + value)
@@ -254,20 +236,17 @@ class RunningCommand:
     def signal_all(self, *signums: int) -> int:
         """Signal each process of the command once. The group in one call, which no fork can escape."""
         for signum in signums:
-            self.signal_group(signum)
+            self.leader.signal(signum)
         found = descendants()
         # After the leader is reaped its pid may be reused, unless a descendant is still in its group.
-        group_is_left = self.status is not None and self.leader in found.values()
+        leader = self.leader.pid
+        group_is_left = self.leader.status is not None and leader in found.values()
         for signum in signums:
             if group_is_left:
-                try_call(os.killpg, self.leader, signum)
-            for pid in [pid for pid, group in found.items() if group != self.leader]:
+                try_call(os.killpg, leader, signum)
+            for pid in [pid for pid, group in found.items() if group != leader]:
                 try_call(os.kill, pid, signum)
         return len(found)
-
-    def signal_group(self, signum: int) -> None:
-        if self.status is None:
-            try_call(os.killpg, self.leader, signum)
 
     def pause(self) -> float | None:
         """Milliseconds until the next step; None if only an event can change anything."""
@@ -275,180 +254,6 @@ class RunningCommand:
             return 1000 * min(max((now() - self.killed_at) / 4, 0.01), 1.0)
         timed = min(self.deadline, self.left_at, self.kill_at) != NEVER
         return 1000 * min(TICK, max(self.deadline - now(), 0.001)) if timed else None
-
-
-def fork(
-    argv: Any, env: Any, ids: Any, output: bytes | None = None, *, is_daemon: bool = False
-) -> tuple[int, int]:
-    """Start a program in its own process group.
-
-    Returns its pid and a descriptor, from which the errno and the failed step ("user" or "program") can be
-    read if the program was not executed.
-    """
-    failure, fail = os.pipe()
-    guard = os.getpid()
-    try:
-        pid = os.fork()
-    except OSError:
-        os.close(failure)
-        os.close(fail)
-        raise
-    if pid == 0:
-        become(argv, env, ids, guard, fail, output, is_daemon)
-    os.close(fail)
-    try_call(os.setpgid, pid, pid)  # Parent and child both do it: the group exists when either continues.
-    return pid, failure
-
-
-def start(argv: Any, environ: Any, ids: Any, *, is_daemon: bool = False) -> int:
-    """Start a program as `fork` does; returns its pid once it is executed. Raises OSError if it can't be."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        pid, failure = fork(
-            [os.fsencode(word) for word in argv],
-            {os.fsencode(name): os.fsencode(value) for name, value in environ.items()},
-            ids,
-            is_daemon=is_daemon,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    said = os.read(failure, 64)
-    os.close(failure)
-    if said:
-        os.waitpid(pid, 0)
-        number, at = marshal.loads(said)
-        raise OSError(number, spawn_error(number, at))
-    return pid
-
-
-def become(
-    argv: Any, env: Any, ids: Any, guard: int, fail: int, output: bytes | None, is_daemon: bool
-) -> None:
-    """The child's part of `fork`: execute the program. Does not return."""
-    number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
-    try:
-        libc()  # Imports ctypes now: the other user may not be able to read Python.
-        os.setpgid(0, 0)
-        if is_daemon:
-            take_terminal(os.getpgid(guard))
-        else:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if output is not None:
-            is_discarded = output == b"/dev/null"
-            how = 0 if is_discarded else os.O_CREAT | os.O_EXCL
-            os.dup2(os.open(output, os.O_WRONLY | how, 0o600), 1)
-            if is_discarded:
-                os.dup2(1, 2)
-        if ids:
-            uid, gid, groups = ids
-            os.setgroups(groups)
-            os.setgid(gid)
-            os.setuid(uid)
-        at = "program"
-        for name in {b"LISTEN_PID", b"WATCHDOG_PID"} & env.keys():
-            env[name] = b"%d" % os.getpid()
-        # If guard and agent are killed together, the kernel kills at least the leader. After setuid, which
-        # clears this setting.
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:
-            os._exit(127)
-        for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(signum, signal.SIG_DFL)  # Python ignores them, and exec leaves that as it is.
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # exec resets our handlers.
-        execute(argv, env)
-    except OSError as error:
-        number = error.errno or number
-    except (ValueError, OverflowError):
-        pass
-    except Exception as defect:
-        at = type(defect).__name__
-    finally:
-        os.write(fail, marshal.dumps((number, at)))
-        os._exit(127)
-
-
-def take_terminal(supervisor: int) -> None:
-    """Make this process group the foreground of its terminal, if its supervisor's or none is.
-
-    Otherwise a read, or `stty`, would stop it. SIGTTOU has to be blocked.
-    """
-    with contextlib.suppress(OSError):  # There is no terminal, or it is not that of this session.
-        foreground = os.tcgetpgrp(0)
-        try:
-            os.killpg(foreground, 0)
-        except ProcessLookupError:  # The daemon was started again.
-            foreground = supervisor
-        if foreground == supervisor:
-            os.tcsetpgrp(0, os.getpgrp())
-
-
-def spawn_error(number: int, at: str | None) -> str:
-    """Why a program was not executed, from what `become` has reported."""
-    if at == "user":
-        return f"its user can't be changed: {os.strerror(number)}"
-    return os.strerror(number) if at in (None, "fork", "program") else f"{at} in the new process"
-
-
-def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """execvp(3) with the command's own PATH. A file that can't be executed is reported before ENOENT."""
-    if b"/" in argv[0] or not argv[0]:
-        os.execve(argv[0], argv, env)
-    failure: OSError = FileNotFoundError(errno.ENOENT, "not in PATH")
-    for directory in env.get(b"PATH", DEFAULT_PATH).split(b":"):
-        try:
-            os.execve(os.path.join(directory or b".", argv[0]), argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except PermissionError as error:
-            failure = error
-    raise failure
-
-
-def descendants() -> dict[int, int]:
-    """The pid of every descendant of this process, with the number of its process group.
-
-    The result is outdated at once: the caller must ask again until it is empty. (No pid in it belongs to
-    another process yet: the kernel uses all other pids before it reuses one.)
-    """
-    children: dict[int, list[tuple[int, int]]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                    fields = file.read(1024).rpartition(b")")[2].split()
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # It has ended, or /proc hides other users' processes.
-            children.setdefault(int(fields[1]), []).append((int(name), int(fields[2])))
-    found: dict[int, int] = {}
-    below = [os.getpid()]
-    for parent in below:
-        for pid, group in children.get(parent, ()):
-            found[pid] = group
-            below.append(pid)
-    return found
-
-
-def try_call(call: Callable[..., object], *args: Any) -> None:
-    """Call it, and ignore that the process or the agent has ended, or belongs to another user."""
-    with contextlib.suppress(ProcessLookupError, PermissionError, BrokenPipeError, ConnectionResetError):
-        call(*args)
-
-
-def prctl(option: int, value: int) -> None:
-    """prctl(2), which the standard library does not have."""
-    result, number = libc()(option, value)
-    if result != 0:
-        raise OSError(number, f"the system call prctl is refused ({os.strerror(number)})", "prctl")
-
-
-@functools.cache
-def libc() -> Callable[[int, int], tuple[int, int]]:
-    """prctl of the C library; returns its result and errno."""
-    import ctypes  # Not at the top: the agent imports this file before it needs prctl.
-
-    library = ctypes.CDLL(None, use_errno=True)
-    library.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-    return lambda option, value: (library.prctl(option, value, 0, 0, 0), ctypes.get_errno())
 
 
 def frame(message: tuple[Any, ...]) -> bytes:

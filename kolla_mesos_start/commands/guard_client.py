@@ -14,18 +14,23 @@ import select
 import signal
 import socket
 import sys
-import time
 
 from kolla_mesos_start.commands import guard
 from kolla_mesos_start.errors import AgentError, Unkillable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import signal_name
+from kolla_mesos_start.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    Child,
+    kill_descendants,
+    prctl,
+    signal_name,
+    spawn_error,
+)
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Mapping, Sequence
 
     from kolla_mesos_start.host.accounts import Ids
@@ -76,7 +81,7 @@ class Ended(NamedTuple):
         if self.reason == "lost":
             return "killed: its guard process died"
         if self.errno is not None:
-            return f"could not be started: {guard.spawn_error(self.errno, self.at)}"
+            return f"could not be started: {spawn_error(self.errno, self.at)}"
         if self.signum is not None:
             return f"killed by {signal_name(self.signum)}"
         return f"exit status {self.status}" if self.status else ""
@@ -113,8 +118,7 @@ class Guard:
                 raise
         self.pid = self._process.pid
         loop.listen(self._socket.fileno(), self._receive)
-        # After the start: importing ctypes takes about as long as the start of the guard.
-        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     @property
     def running(self) -> bool:
@@ -151,9 +155,9 @@ class Guard:
             [os.fsencode(word) for word in argv],
             {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
             ids and (ids.uid, ids.gid, list(ids.groups)),
+            output,
             deadline,
             stop_grace,
-            output and os.fsencode(output),
         )
 
     def extend(self, deadline: float) -> None:
@@ -187,7 +191,7 @@ class Guard:
                     end_children(now() + guard.KILL_TIMEOUT)
                 self._process.wait()
             self._socket.close()
-        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
 
     def _set_deadline(self, deadline: float | None) -> None:
         self._deadline = deadline
@@ -263,22 +267,8 @@ class Guard:
 
 def end_children(until: float) -> None:
     """Kill and reap all descendants of this process. Raises Unkillable if one is left at `until`."""
-    while _has_children():
-        for pid in guard.descendants():
-            guard.try_call(os.kill, pid, signal.SIGKILL)
-        if now() >= until:
-            raise Unkillable("a process of a command can't be killed: the container must be stopped")
-        time.sleep(0.01)
-
-
-def _has_children() -> bool:
-    """Reap all children that have ended; whether one is left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-        return True
-    except ChildProcessError:
-        return False
+    if not kill_descendants(until):
+        raise Unkillable("a process of a command can't be killed: the container must be stopped")
 
 
 def command_line(fd: int, service: str) -> list[str]:
@@ -288,23 +278,15 @@ def command_line(fd: int, service: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", BOOT, *words]
 
 
-def _start(fd: int, service: str) -> subprocess.Popen[bytes]:
+def _start(fd: int, service: str) -> Child:
     """Start a guard that inherits `fd` and no other descriptor.
 
     Its environment contains only the linker's variables, which its interpreter may need: secrets must not be
-    visible in another process. (Not os.posix_spawn: the C library's leaves signals 32 and 33 ignored in all
-    descendants. Not os.fork: it copies the agent's page tables, which takes as long as the import of
-    subprocess.)
+    visible in another process.
     """
-    import subprocess
-
+    environ = {name: value for name, value in os.environ.items() if name.startswith("LD_")}
     try:
-        return subprocess.Popen(
-            command_line(fd, service),
-            stdin=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name.startswith("LD_")},
-            pass_fds=[fd],
-        )
+        return Child(command_line(fd, service), environ, inherited=[fd], outlives_us=True).started()
     except OSError as error:
         raise AgentError(f"the guard process can't be started: {sys.executable}: {error.strerror}") from error
 

@@ -74,8 +74,7 @@ SUBCOMMANDS = (
         "explain why a deployment is not up: root causes, and what each blocks",
     ),
     ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
-    ListedCommand("logs", "logs.SUBCOMMAND", "show the logs of a service's containers, or how to read them"),
-    ListedCommand("events", "events.SUBCOMMAND", "print what happened, and with --follow what happens"),
+    ListedCommand("events", "events.SUBCOMMAND", "print what operators did, and with --follow what changes"),
     ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
     ListedCommand("metrics", "metrics.SUBCOMMAND", "serve the state of a deployment for Prometheus"),
     ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
@@ -128,7 +127,7 @@ class NotInstalled(AgentError):
 
 
 # Never suggested, because they delete something: users follow suggestions without reading the help.
-DELETING = ("--prune", "--force", "--absent-hosts", "--winner", "--without", "--forget", "--accept-empty")
+DELETING = ("--prune", "--force", "--winner", "--without", "--forget", "--accept-empty")
 
 
 class Help(argparse.HelpFormatter):

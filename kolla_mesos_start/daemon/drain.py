@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import select
-import signal
 from functools import partial
 
-from kolla_mesos_start.commands import guard
 from kolla_mesos_start.daemon.control import DRAIN, ENDED, STOP, STOP_SOCKET, RequestSocket
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import pidfd_open
+from kolla_mesos_start.processes import Child
 from kolla_mesos_start.zookeeper.connect import Task
 
 TYPE_CHECKING = False
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds without `drain`; then the stop goes on
-KILL_TIMEOUT = 500  # milliseconds; a process that waits for a disk can't be killed
 
 
 class Drain:
@@ -72,7 +67,7 @@ class Drain:
         self._session, self._loop, self._presence, self._daemon = session, loop, presence, daemon
         self._clients: list[socket.socket] = []  # that have sent a request
         self._socket = RequestSocket(f"{handoff.run_dir}/{STOP_SOCKET}", loop, self._on_connection)
-        self.pid: int | None = None
+        self.child: Child | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -168,27 +163,10 @@ class Drain:
     def _run_command(self) -> Steps[str]:
         """Run the command; its descendants in its process group end with it. Why it failed, or empty text."""
         handoff = self._handoff
-        if not handoff.supervised:
-            os.dup2(2, 1)  # The registrar has only the container's stderr.
-        pid = self.pid = guard.start(self._stopping.argv, handoff.check_env, handoff.check_ids)
-        pidfd = -1
-        try:
-            pidfd = pidfd_open(pid)
-            yield pidfd, select.POLLIN
-        finally:
-            # Before the leader is reaped, because its pid can't be reused until then.
-            with contextlib.suppress(PermissionError):  # It has changed its user.
-                os.killpg(pid, signal.SIGKILL)
-            if pidfd >= 0:
-                killed = select.poll()
-                killed.register(pidfd, select.POLLIN)
-                killed.poll(KILL_TIMEOUT)
-                os.close(pidfd)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, os.WNOHANG)[1])
-            self.pid = None
-        if status < 0:
-            return f"killed by signal {-status}"
-        return f"exit status {status}" if status else ""
+        output = None if handoff.supervised else 2  # The registrar has only the container's stderr.
+        child = Child(self._stopping.argv, handoff.check_env, handoff.check_ids, output=output)
+        self.child = child.started()
+        return (yield from child.run())
 
     def _finish(self) -> None:
         self._stages, self.deadline, self.is_over = None, math.inf, True

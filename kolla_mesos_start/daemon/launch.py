@@ -25,7 +25,7 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import pidfd_open, signal_name
+from kolla_mesos_start.processes import PR_SET_CHILD_SUBREAPER, Child, pidfd_open, prctl, signal_name
 from kolla_mesos_start.settings import OF_MANAGER
 
 TYPE_CHECKING = False
@@ -113,7 +113,6 @@ class Launch:
 
     def supervise(self) -> NoReturn:
         """Start the daemon as a child, and become its permanent parent. Raises as `exec` does."""
-        from kolla_mesos_start.commands import guard
         from kolla_mesos_start.commands.guard_client import end_children
 
         notify, environ = self._prepare()
@@ -124,11 +123,10 @@ class Launch:
             self._handle_pending_signals()
             with self._needing_registrar():
                 # As a subreaper we can reap the daemon's orphans, and end them with it.
-                guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+                prctl(PR_SET_CHILD_SUBREAPER, 1)
             with self._executing(environ):
-                daemon = guard.start(
-                    self._argv, {**environ, **self._of_manager()}, self._ids(), is_daemon=True
-                )
+                environ_of_daemon = {**environ, **self._of_manager()}
+                daemon = Child(self._argv, environ_of_daemon, self._ids(), is_daemon=True).started().pid
             try:
                 with self._needing_registrar():
                     pidfd = pidfd_open(daemon)
@@ -180,7 +178,7 @@ class Launch:
         return notify, {**self._prepared.environ, "NOTIFY_SOCKET": path}
 
     def _of_manager(self) -> dict[str, str]:
-        """What an outer manager passes to the daemon only: sockets, and the watchdog. See `guard.become`."""
+        """What an outer manager passes to the daemon only: sockets, and the watchdog. See `Child`."""
         own = {None, str(os.getpid()), str(os.getppid())}  # dumb-init is the parent.
         names = [name for name in OF_MANAGER if name in os.environ and name != "NOTIFY_SOCKET"]
         foreign = [name[:6] for name in names if name.endswith("_PID") and os.environ[name] not in own]

@@ -8,7 +8,6 @@ registrar starts, and only if the daemon has an election.
 from __future__ import annotations
 
 import math
-from functools import partial
 
 from kolla_mesos_start.election import records
 from kolla_mesos_start.election.records import (
@@ -29,18 +28,17 @@ from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper import wire
+from kolla_mesos_start.zookeeper.session import perform
 from kolla_mesos_start.zookeeper.view import Znode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, Optional
+    from typing import Any
 
     from kolla_mesos_start.daemon.readiness import Readiness
     from kolla_mesos_start.tree.presence import Presence
-    from kolla_mesos_start.zookeeper.session import Session
-
-    Error = Optional[wire.KazooException]
+    from kolla_mesos_start.zookeeper.session import Requests, Session
 
 log = Logger("kolla_mesos_start.election")
 
@@ -108,7 +106,7 @@ class Participant:
             return
         self._answer()
         if self._session.connected and not self._busy and self._wanted() and now() >= self._again_at:
-            self._transition()
+            perform(self._session, self._transition())
         if now() >= self._start_by():
             self._give_up(
                 f"it was not ready within its start_timeout of {self._order.start_timeout:g} s", 0.0
@@ -161,39 +159,34 @@ class Participant:
             self.admitted = False
             # Candidates take a new registration for an answer: it needs a new check, as every answer does.
             self._readiness().confirm(now())
-        self._read_ready()
-        self._read_candidates()
+        perform(self._session, self._read_ready())
+        perform(self._session, self._read_candidates())
 
     def _fired(self, path: str) -> None:
         if path == self._ready_list:
-            self._read_ready()
+            perform(self._session, self._read_ready())
         elif path == self._at.candidates:
-            self._read_candidates()
+            perform(self._session, self._read_candidates())
 
     @property
     def _ready_list(self) -> str:
         return self._ready_at[0].rpartition("/")[0]
 
-    def _read_ready(self) -> None:
-        self._session.request(wire.GetChildren(self._ready_list, True), self._on_ready)
-
-    def _on_ready(self, names: Any, error: Error) -> None:
-        if isinstance(error, wire.OUTAGE):
+    def _read_ready(self) -> Requests:
+        try:
+            names = yield wire.GetChildren(self._ready_list, True)
+        except wire.OUTAGE:
             return
-        if error:  # The status tree was deleted, perhaps; there is no watch then.
-            self._session.request(wire.Exists(self._ready_list, True), lambda value, error: None)
-        if not names:
+        except wire.KazooException:  # The status tree was deleted, perhaps; there is no watch then.
             self._on_instances(False)
+            yield wire.Exists(self._ready_list, True)
             return
-        found: list[bool] = []
-
-        def on_instance(value: Any, error: Error) -> None:
-            found.append(bool(value) and not why_left_out(Znode(*value), instance))
-            if len(found) == len(names) and not isinstance(error, wire.OUTAGE):
-                self._on_instances(any(found))
-
-        for name in names:
-            self._session.request(wire.GetData(f"{self._ready_list}/{name}", False), on_instance)
+        found = []
+        if names:
+            found = yield [wire.GetData(f"{self._ready_list}/{name}", False) for name in names]
+        if not any(isinstance(each, wire.OUTAGE) for each in found):
+            known = [Znode(*each) for each in found if not isinstance(each, wire.KazooException)]
+            self._on_instances(any(not why_left_out(each, instance) for each in known))
 
     def _on_instances(self, is_any: bool) -> None:
         was_ready, self._others_ready = self._others_ready, is_any
@@ -202,12 +195,12 @@ class Participant:
             self._alone_since = max(self._started, now())
         self._known = True
 
-    def _read_candidates(self) -> None:
-        self._session.request(wire.GetChildren(self._at.candidates, True), self._on_candidates)
-
-    def _on_candidates(self, names: Any, error: Error) -> None:
-        if isinstance(error, wire.NoNodeError):  # The status tree was deleted: there is no watch then.
-            self._session.request(wire.Exists(self._at.candidates, True), lambda value, error: None)
+    def _read_candidates(self) -> Requests:
+        try:
+            names = yield wire.GetChildren(self._at.candidates, True)
+        except wire.NoNodeError:  # The status tree was deleted: there is no watch then.
+            yield wire.Exists(self._at.candidates, True)
+            return
         if names:
             # A candidate trusts only what is written after a check that began now.
             self._answer_due = True
@@ -227,28 +220,18 @@ class Participant:
             return "restore"
         return "ready" if self._readiness().confirmed and not self.admitted else ""
 
-    def _transition(self) -> None:
-        """Read what the transition depends on; then `_on_read` makes it."""
+    def _transition(self) -> Requests:
+        """Read what the transition depends on, and make it."""
         self._busy = True
         at, host = self._at, self._order.host
         paths = [at.turn, at.decision, at.member(host), at.runner(host), *self._ready_at]
-        found: dict[str, Any] = {}
-
-        def on_reply(path: str, value: Any, error: Error) -> None:
-            if error is None:
-                found[path] = value
-            elif not isinstance(error, wire.NoNodeError):
-                found["error"] = error
-            if path == paths[-1]:  # Replies come in the order of the requests.
-                self._on_read(found)
-
-        for path in paths:
-            self._session.request(wire.GetData(path, False), partial(on_reply, path))
-
-    def _on_read(self, found: dict[str, Any]) -> None:
-        wanted = self._wanted()
-        if "error" in found or not wanted or self.why:
-            self._again(found.get("error"))
+        answers = dict(zip(paths, (yield [wire.GetData(path, False) for path in paths])))
+        found = {path: each for path, each in answers.items() if not isinstance(each, wire.KazooException)}
+        missing = [answers[path] for path in paths if path not in found]
+        error = next((each for each in missing if not isinstance(each, wire.NoNodeError)), None)
+        wanted, session = self._wanted(), self._session.id
+        if error or not wanted or self.why:
+            self._again(error)
             return
         try:
             self._check_epoch(found)
@@ -258,8 +241,8 @@ class Participant:
             self._again()
             return
         if operations:
-            session = self._session.id
-            self._session.request(wire.Transaction(operations), partial(self._on_done, wanted, session))
+            (results,) = yield [wire.Transaction(operations)]
+            self._on_done(wanted, session, results)
 
     def _check_epoch(self, found: dict[str, Any]) -> None:
         """End the daemon if the election has moved on without it, by the operator's override."""
@@ -332,12 +315,12 @@ class Participant:
             records.decode(records.Running, path, found[0]).id == self._order.container
         )
 
-    def _on_done(self, wanted: str, session: int, results: Any, error: Error) -> None:
-        failed = error or next((each for each in results if isinstance(each, Exception)), None)
+    def _on_done(self, wanted: str, session: int, results: Any) -> None:
+        results = [results] if isinstance(results, wire.KazooException) else results
+        failed = next((each for each in results if isinstance(each, Exception)), None)
         if failed or session != self._session.id:
             # If only the reply was lost, the next attempt finds what it has written.
-            denied = [each for each in results or () if isinstance(each, wire.NoAuthError)]
-            if denied:
+            if any(isinstance(each, wire.NoAuthError) for each in results):
                 self._complain(f"{self._order.top}: ZooKeeper denies a change: its ACL lacks rights")
             self._again(failed)
             return

@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
-import signal
 
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import is_stopped, pidfd_open
+from kolla_mesos_start.processes import STILL_RUNS, Child, is_stopped, spawn_error
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.zookeeper.connect import Task
@@ -144,54 +142,22 @@ class CommandCheck:
     ) -> None:
         """`ids`: the uid, the gid and the supplementary groups to run as; `program`: see Check."""
         self._argv, self._env, self._ids, self._program = argv, env, ids, program
-        self._last: Any = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the command, until its exit status is read."""
-        return self._last.pid if self._last and self._last.returncode is None else None
+        self.child: Child | None = None
 
     def __call__(self) -> Steps[str]:
-        import subprocess
-
-        if self._last and self._last.poll() is None:
-            return "the command of the previous check can't be killed"
-        identity: dict[str, Any] = {}
-        if self._ids:
-            uid, gid, groups = self._ids
-            identity = {"user": uid, "group": gid, "extra_groups": groups}
-        nothing = subprocess.DEVNULL
-        try:
-            child = self._last = subprocess.Popen(
-                self._argv,
-                env=self._env,
-                stdin=nothing,
-                stdout=nothing,
-                stderr=nothing,
-                start_new_session=True,
-                **identity,
-            )
-        except OSError as error:
-            if error.filename is None:  # Not about the program, but about the user, for example.
-                raise
+        if self.child and self.child.wait(os.WNOHANG) is None:
+            return f"the command of the previous check still runs: {STILL_RUNS}"
+        child = self.child = Child(self._argv, self._env, self._ids, output=os.devnull)
+        failure = child.failure()
+        if failure:
+            child.wait()
+            number, at = failure
+            if at != "program":
+                raise OSError(number, spawn_error(number, at))
             from kolla_mesos_start.files.permissions import execution
 
-            return execution(error.errno or 0, self._program, self._argv[0], self._env.get("PATH"))
-        try:
-            pidfd = pidfd_open(child.pid)
-            try:
-                yield pidfd, select.POLLIN
-            finally:
-                os.close(pidfd)
-        finally:
-            # Before the leader is reaped, because its pid can't be reused until then.
-            with contextlib.suppress(PermissionError):  # It has changed its user.
-                os.killpg(child.pid, signal.SIGKILL)
-            child.poll()
-        status = child.wait()
-        if status < 0:
-            return f"killed by signal {-status}"
-        return f"exit status {status}" if status else ""
+            return execution(number, self._program, self._argv[0], self._env.get("PATH"))
+        return (yield from child.run())
 
 
 def _name(check: Check) -> str:

@@ -10,10 +10,10 @@ import os
 import signal
 
 from kolla_mesos_start.commands.file_checks import FileChecks
-from kolla_mesos_start.commands.guard import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.processes import PR_SET_PDEATHSIG, prctl
 from kolla_mesos_start.report import facts_of
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import fork, memfd, pidfd_open
+from kolla_mesos_start.processes import Child, memfd, pidfd_open
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
@@ -31,7 +31,7 @@ from kolla_mesos_start.zookeeper.wire import Delete, Exists, GetChildren2, NoNod
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any, Protocol
 
     from kolla_mesos_start.daemon.rollout import Rollout
@@ -78,7 +78,7 @@ class RefreshProcess:
     """The agent that renders and places the files."""
 
     def __init__(self, loop: Loop, environ: Mapping[str, str]) -> None:
-        self.pid: int | None = None
+        self._child: Child | None = None
         self._loop, self._environ = loop, environ
 
     def start(self, order: tuple[Any, ...], on_end: Callable[[int, Refreshed | None], object]) -> None:
@@ -93,8 +93,9 @@ class RefreshProcess:
             ordered, report = fds
             os.write(ordered, marshal.dumps(order))
             os.lseek(ordered, 0, os.SEEK_SET)
-            self.pid = _spawn(self._environ, fds)
-            pidfd = pidfd_open(self.pid)
+            argv = python(BOOT, *map(str, fds), NAME)
+            self._child = Child(argv, self._environ, output=2, inherited=fds).started()
+            pidfd = pidfd_open(self._child.pid)
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -105,20 +106,19 @@ class RefreshProcess:
 
     def kill(self) -> None:
         """Kill it, if it runs."""
-        if self.pid is not None:
-            for kill in (os.killpg, os.kill):  # It may have no group of its own yet.
-                with contextlib.suppress(ProcessLookupError):
-                    kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self.pid = None
+        if self._child:
+            self._child.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """Its pid while it runs."""
+        return self._child.pid if self._child and self._child.status is None else None
 
     def _on_end(self, pidfd: int, report: int, on_end: Callable[[int, Refreshed | None], object]) -> None:
         self._loop.ignore(pidfd)
         os.close(pidfd)
-        if self.pid is not None:  # Otherwise it was killed, because the daemon has ended.
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self.pid = None
-            on_end(status, read_report(report))
+        if self._child and self._child.status is None:  # Otherwise it was killed: the daemon has ended.
+            on_end(os.waitstatus_to_exitcode(self._child.wait() or 0), read_report(report))
 
 
 class Refresher:
@@ -381,18 +381,3 @@ def quiet_after(key: tuple[str, bool], known: Collection[tuple[str, bool]]) -> f
     path, of_children = key
     is_listed = of_children or (path.rpartition("/")[0], True) in known
     return SHORT_QUIET if is_listed else QUIET
-
-
-def _spawn(environ: Mapping[str, str], fds: Sequence[int]) -> int:
-    """Start the agent that renders, with the container's environment. Its output goes to the log."""
-    argv = python(BOOT, *map(str, fds), NAME)
-
-    def execute() -> None:
-        os.setsid()
-        os.dup2(2, 1)
-        for fd in fds:
-            os.set_inheritable(fd, True)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(argv[0], argv, dict(environ))
-
-    return fork(execute)

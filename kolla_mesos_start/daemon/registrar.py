@@ -94,9 +94,10 @@ class Registrar:
     @property
     def children(self) -> set[int | None]:
         """The pids of children whose end is awaited: the command of a check, and a refresh."""
-        check = self._check.pid if isinstance(self._check, CommandCheck) else None
-        refresh = self._refresher.pid if self._refresher else None
-        return {check, refresh, self.drain.pid if self.drain else None}
+        check = self._check.child if isinstance(self._check, CommandCheck) else None
+        before_stop = self.drain.child if self.drain else None
+        running = {child.pid for child in (check, before_stop) if child and child.status is None}
+        return {*running, self._refresher.pid if self._refresher else None}
 
     def step(self) -> bool:
         """Publish the daemon's readiness; called after every event. Returns whether the daemon has ended."""

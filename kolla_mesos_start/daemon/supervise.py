@@ -13,14 +13,12 @@ import math
 import os
 import signal
 
-from kolla_mesos_start.commands import guard
-from kolla_mesos_start.commands.guard import LEFTOVER_GRACE, descendants, try_call
 from kolla_mesos_start.daemon.handoff import python
 from kolla_mesos_start.daemon.registrar import Registrar
 from kolla_mesos_start.errors import CannotExecute, NotFound
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import is_stopped, pidfd_open, signal_name
+from kolla_mesos_start.processes import Child, descendants, is_stopped, pidfd_open, signal_name, try_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ AGENT = (
     "import sys; sys.path[:] = sys.argv[1:]; sys.argv[1:] = []; "
     "from kolla_mesos_start.__main__ import main; main()"
 )
+LEFTOVER_GRACE = 0.25  # seconds, as in the guard
 KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
 # Not forwarded: signals about our own children and pipes, and faults of this process.
 OURS = {signal.SIGCHLD, signal.SIGPIPE}
@@ -132,7 +131,7 @@ class Supervisor(Registrar):
             if handoff.environ is not None:
                 self._become_agent(handoff.environ)
             environ = {**handoff.check_env, **handoff.of_manager}
-            pid = guard.start(handoff.argv, environ, handoff.check_ids, is_daemon=True)
+            pid = Child(handoff.argv, environ, handoff.check_ids, is_daemon=True).started().pid
             pidfd = pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute

@@ -2,7 +2,7 @@
 
 Pure: the values come in a `Context`, some as functions. No message contains a value.
 
-`tree.members` reads the facts of a member, which `host.network` has made; kolla-mesos only wrote
+`tree.codec` reads the facts of a member, which `host.network` has made; kolla-mesos only wrote
 `ansible_hostname`, `api_interface` and `ansible_<interface>`.
 """
 
@@ -280,7 +280,7 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
         get_ip_address=lambda interface=None: _ip_address(context, interface),
         list_addresses_by_service=_list_by_service(context, "address"),
         list_ips_by_service=_list_by_service(context, "private_address"),
-        ready_instances=_ReadyInstances(context),
+        ready_instances=lambda service: _ready_instances(context, str(service)),
     )
     if context.image_generation is not None:
         values[IMAGE_GENERATION] = context.image_generation
@@ -320,19 +320,9 @@ def _list_by_service(context: Context, field: str) -> Callable[..., str]:
     return list_by_service
 
 
-class _ReadyInstances:
-    """The function `ready_instances`. `without_port`: services of which an instance has registered none."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.without_port: dict[str, None] = {}
-
-    def __call__(self, service: object) -> list[Facts]:
-        name = str(service)
-        instances = self._context.ready_instances(name) if name else ()  # A missing name is reported later.
-        if not all(instance.get("ports") for instance in instances):
-            self.without_port[name] = None
-        return sorted(instances, key=lambda instance: instance["host"])
+def _ready_instances(context: Context, service: str) -> list[Facts]:
+    instances = context.ready_instances(service) if service else ()  # A missing name is reported later.
+    return sorted(instances, key=lambda instance: instance["host"])
 
 
 class _Parties:

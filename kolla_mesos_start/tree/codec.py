@@ -11,6 +11,7 @@ import re
 import socket
 from functools import lru_cache
 
+from kolla_mesos_start.addresses import is_host, is_ip, is_port
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -27,7 +28,6 @@ DEPTH_LIMIT = 8  # of lists and objects in a fact; an interface has three
 NAME_LIMIT = 64  # characters of a field's name in a message
 NO_SESSION = "no session owns it, as in a copied tree: `kolla_mesos_ctl reset` removes it"
 
-_HOST_NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ZONE = re.compile("[A-Za-z0-9_.@~+-]{1,15}")  # the interface of a link-local address
 
 
@@ -141,11 +141,7 @@ def _is_ip(value: Any, family: int) -> bool:
     address, percent, zone = value.partition("%")
     if percent and (family != socket.AF_INET6 or not _ZONE.fullmatch(zone)):
         return False
-    try:
-        socket.inet_pton(family, address)
-    except OSError:
-        return False
-    return True
+    return is_ip(address, family)
 
 
 def _is_address(value: Any) -> bool:
@@ -154,12 +150,11 @@ def _is_address(value: Any) -> bool:
 
 def _is_host(value: Any) -> bool:
     """As KOLLA_ADDRESS: text of only digits and dots must be a valid address."""
-    is_name = is_text(value) and value.strip("0123456789.") and _HOST_NAME.fullmatch(value)
-    return bool(is_name) or _is_address(value)
+    return is_text(value) and (is_host(value) or _is_address(value))
 
 
 def _are_ports(value: Any) -> bool:
-    return isinstance(value, list) and all(type(port) is int and 0 < port < 65536 for port in value)
+    return isinstance(value, list) and all(type(port) is int and is_port(port) for port in value)
 
 
 def _is_interface(value: Any) -> bool:

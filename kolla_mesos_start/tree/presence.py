@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.report import utc, with_texts
 from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import NONE, OTHER, OURS, Ephemerals
+from kolla_mesos_start.zookeeper.session import perform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
-    from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.zookeeper.session import Requests, Session
 
 RUNNING, WAITING = b"running", b"waiting"
 
@@ -57,7 +58,7 @@ class Presence:
         for path in shown.past:
             self.ephemerals.discard(path)
         self._ready = self._states_due = self.was_ready = False
-        self._unanswered = 0
+        self._running = 0  # requests of `_send` that are not done
 
     @property
     def member(self) -> tuple[str, str]:
@@ -86,7 +87,7 @@ class Presence:
         if self._states_due and self._session.connected and all(e.owner == OURS for e in self._instances):
             self._states_due = False
             for path in self._shown.states:
-                self._write_state(path)
+                self._send(self._write_running(path))
 
     def ready_data(self) -> dict[str, bytes]:
         """The znodes of a daemon that is ready now, in `global` and in `local`."""
@@ -114,71 +115,60 @@ class Presence:
             instance.wanted, instance.not_before = ready, 0.0
             instance.data = data[instance.path]
 
-    def _write_state(self, path: str) -> None:
-        def on_read(value: Any, error: Exception | None) -> None:
-            if not self._ready:
-                return  # The daemon has ended meanwhile, and its state may be reset already.
-            if isinstance(error, wire.ConnectionLoss):
-                self._states_due = True
-            elif not error and value[0] != RUNNING:
-                # If another replica has changed it since, its state is newer. It is only for people.
-                self._session.request(
-                    wire.SetData(path, RUNNING, value[1].version), lambda value, error: None
-                )
-
-        self._session.request(wire.GetData(path, False), on_read)
+    def _write_running(self, path: str) -> Requests:
+        try:
+            data, stat = yield wire.GetData(path, False)
+        except wire.ConnectionLoss:
+            self._states_due = self._ready
+            return
+        # The daemon may have ended meanwhile, and its state may be reset already.
+        if self._ready and data != RUNNING:
+            # If another replica has changed it since, its state is newer. It is only for people.
+            yield wire.SetData(path, RUNNING, stat.version)
 
     def write_end(self, ending: bytes) -> None:
         """Record that the daemon ended and was never ready."""
-        path = self._shown.ended
-        self.ephemerals.all.pop(path, None)  # The record of an earlier start may still be being deleted.
-        self._ask(wire.Create(path, ending, self.acl, 0), lambda value: None)
-        self._ask(wire.SetData(path, ending, -1), lambda value: None)
+        self.ephemerals.all.pop(self._shown.ended, None)  # The record of an earlier start may still be there.
+        self._send(self._write_end(ending))
+
+    def _write_end(self, ending: bytes) -> Requests:
+        with suppress(wire.KazooException):
+            yield wire.Create(self._shown.ended, ending, self.acl, 0)
+        yield wire.SetData(self._shown.ended, ending, -1)
 
     def end_states(self) -> None:
         """Reset the states of the ended daemon to `waiting`, unless another replica is ready."""
         self._ready = self._states_due = False
         for path in self._shown.states:
-            self._end_state(path)
+            self._send(self._end_state(path))
 
     @property
     def states_ended(self) -> bool:
         """Whether all requests of `write_end` and `end_states` are answered."""
-        return not self._unanswered
+        return not self._running
 
-    def _end_state(self, path: str) -> None:
-        own = {instance.path for instance in self._instances}
-        ready = f"{path}/ready"
-        versions: list[int] = []
+    def _end_state(self, path: str) -> Requests:
+        own, ready = {instance.path for instance in self._instances}, f"{path}/ready"
 
         def others(names: Sequence[str]) -> bool:
             return any(f"{ready}/{name}" not in own for name in names)
 
-        def on_state(value: Any) -> None:
-            if value[0] == RUNNING:
-                versions.append(value[1].version)
+        data, stat = yield wire.GetData(path, False)
+        if data != RUNNING or others((yield wire.GetChildren(ready, False))):
+            return
+        yield wire.SetData(path, WAITING, stat.version)
+        # A replica that became ready between the read and the write has found `running`, and changed nothing.
+        # A later one finds `waiting`.
+        if others((yield wire.GetChildren(ready, False))):
+            yield wire.SetData(path, RUNNING, stat.version + 1)
 
-        def on_ready(names: Sequence[str]) -> None:
-            if versions and not others(names):
-                self._ask(wire.SetData(path, WAITING, versions[0]), lambda value: None)
-                self._ask(wire.GetChildren(ready, False), on_ready_again)
+    def _send(self, steps: Requests) -> None:
+        """Make these requests until one fails: another writer was faster, or the znode does not exist."""
 
-        def on_ready_again(names: Sequence[str]) -> None:
-            # A replica that became ready between the read and the write has found `running`, and changed
-            # nothing. A later one finds `waiting`.
-            if others(names):
-                self._ask(wire.SetData(path, RUNNING, versions[0] + 1), lambda value: None)
+        def counted() -> Requests:
+            self._running += 1
+            with suppress(wire.KazooException):
+                yield from steps
+            self._running -= 1
 
-        self._ask(wire.GetData(path, False), on_state)
-        self._ask(wire.GetChildren(ready, False), on_ready)
-
-    def _ask(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
-        """Send a request; its answer is dropped if another writer was faster, or the znode does not exist."""
-
-        def on_reply(value: Any, error: Exception | None) -> None:
-            self._unanswered -= 1
-            if not error:
-                on_answer(value)
-
-        self._unanswered += 1
-        self._session.request(operation, on_reply)
+        perform(self._session, counted())

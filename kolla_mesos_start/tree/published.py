@@ -14,7 +14,7 @@ from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.znodes import RESERVED
-from kolla_mesos_start.zookeeper.client import Outage, text
+from kolla_mesos_start.zookeeper.client import text
 from kolla_mesos_start.zookeeper.view import Znode, data_of
 from kolla_mesos_start.zookeeper.wire import GetData
 
@@ -37,7 +37,6 @@ log = Logger(__name__)
 
 PATIENCE = 30.0  # seconds to wait for a publication that has begun
 SOON = 1.0  # seconds until a missing definition is reported
-NEAREST = 3  # similar names that are checked: some may only be parents of services
 
 
 class Changed(Exception):
@@ -103,7 +102,7 @@ class Published:
             self.client.loop.wait(
                 lambda: not self.client.connected or self._watches.fresh(), min(deadline, now() + SOON)
             )
-            missing = self._missing(path) + self._nearest()
+            missing = self._missing(path)
             report.write("waiting", f"for the definition: {missing}")
             if now() >= deadline:
                 raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s for the definition: {missing}")
@@ -115,7 +114,7 @@ class Published:
         path = self.source
         znode = self._read_published([self.znodes.publication, path])[path]
         if znode is None or not znode.data.strip():
-            raise BadDefinition([f"{path} is not published{self._nearest()}"])
+            raise BadDefinition([f"{path} is not published"])
         return Definition(znode.data, znode.stat.mzxid, znode.stat.version)
 
     def _read_published(self, paths: Iterable[str]) -> dict[str, Znode | None]:
@@ -176,40 +175,6 @@ class Published:
                 " KOLLA_APP_ID, or publish it"
             )
         return f"the definition {path} is not published yet"
-
-    def _nearest(self) -> str:
-        """A suggestion: the nearest deployment, or the nearest published service."""
-        if not self.client.connected:
-            return ""
-        looking = True
-
-        def give_up() -> None:
-            if looking:
-                raise Outage("what else is published")
-
-        # Requests wait as long as an outage lasts; this search has a time limit.
-        self.client.loop.call_at(now() + SOON, give_up)
-        try:
-            return self._found_nearest()
-        except (AccessDenied, Outage):
-            return ""  # An agent may have access to its own service only.
-        finally:
-            looking = False
-
-    def _found_nearest(self) -> str:
-        from difflib import get_close_matches  # Most agents find their definition.
-
-        znodes, (above, _, own) = self.znodes, self.znodes.deployment.rpartition("/")
-        deployments = self.client.children([above or "/"])[above or "/"] or ()
-        if own not in deployments:
-            return "".join(f"; nearest is {name!r}" for name in get_close_matches(own, deployments, 1))
-        names = [name for name, _ in self._walk() if name != znodes.service_name]
-        # Often only the role is given, although the whole path is needed.
-        close = [name for name in names if name.rpartition("/")[2] == znodes.role]
-        close += get_close_matches(znodes.service_name, names, NEAREST)
-        found = self.client.read(map(znodes.service, close))
-        published = [name for name in close if (znode := found[znodes.service(name)]) and znode.data.strip()]
-        return f"; the nearest published service is {published[0]!r}" if published else ""
 
     def recorded_acl(self) -> str | None:
         """The published ACL for znodes that this service's agents create, in the form of KOLLA_ZK_ACL."""

@@ -8,23 +8,20 @@ deleted, or its session may have expired.
 from __future__ import annotations
 
 import math
-from functools import partial
 
 from kolla_mesos_start.errors import NoRight
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.session import check_size, jittered
+from kolla_mesos_start.zookeeper.session import check_size, jittered, perform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Optional
+    from typing import Any
 
     from kolla_mesos_start.loop import Interest
-    from kolla_mesos_start.zookeeper.session import Session
-
-    Error = Optional[wire.KazooException]
+    from kolla_mesos_start.zookeeper.session import Requests, Session
 
 log = Logger(__name__)
 
@@ -57,6 +54,8 @@ STEPS: dict[tuple[bool, str], str] = {
 
 
 WRITES = ("create", "replace", "write")
+DONE = {"look": "read", "create": "created", "replace": "created", "write": "written", "delete": "deleted"}
+DENIED = (wire.NoAuthError, wire.InvalidACLError)
 
 
 def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) -> str:
@@ -187,113 +186,82 @@ class Ephemerals:
         if self._session.connected and self.deadline <= now():
             for ephemeral in list(self.all.values()):
                 if now() >= ephemeral.due:
-                    self._send(ephemeral)
+                    perform(self._session, self._take(ephemeral))
 
-    def _send(self, ephemeral: Ephemeral) -> None:
+    def _take(self, ephemeral: Ephemeral) -> Requests:
+        """Take the next step."""
         path, step = ephemeral.path, ephemeral.begin(now())
         create = wire.Create(path, ephemeral.data, self.acl, EPHEMERAL)
-        if step == "look":
-            self._session.request(wire.Exists(path, True), partial(self._on_look, ephemeral))
-        elif step == "create":
-            self._session.request(create, partial(self._on_created, ephemeral))
-        elif step == "replace":
-            # In one transaction, so that others never count two of us, or none.
-            replace = wire.Transaction([wire.Delete(path, -1), create])
-            self._session.request(replace, partial(self._on_replaced, ephemeral))
-        elif step == "write":
-            self._session.request(
-                wire.SetData(path, ephemeral.data, -1), partial(self._on_written, ephemeral)
-            )
-        else:
-            self._session.request(wire.Delete(path, -1), partial(self._on_deleted, ephemeral))
-
-    def _on_look(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if error and not isinstance(error, wire.NoNodeError):
-            self._failed(ephemeral, "read", error)
+        try:
+            if step == "look":
+                stat = yield wire.Exists(path, True)
+                # Not owner_session_id, which is None for a znode that is not ephemeral.
+                self._found(ephemeral, stat.ephemeralOwner)
+                return
+            if step == "delete":
+                yield wire.Delete(path, -1)
+                self._found(ephemeral, None)
+                return
+            if step == "replace":
+                # In one transaction, so that others never count two of us, or none.
+                results = yield wire.Transaction([wire.Delete(path, -1), create])
+                for done, result in zip(("deleted", "created"), results):
+                    if isinstance(result, DENIED):
+                        self._failed(ephemeral, done, result)
+                        return
+            else:
+                yield create if step == "create" else wire.SetData(path, ephemeral.data, -1)
+        except wire.NoNodeError:
+            if step == "create" and ephemeral.wanted:  # It may have been discarded in the meantime.
+                yield from self._create_parents(ephemeral)
+                return
+            if step != "write":
+                self._found(ephemeral, None)
+                return
+        except wire.NodeExistsError:
+            ephemeral.written = None  # It may be ours, from an earlier request with other data.
+        except wire.KazooException as error:
+            if step == "write":
+                ephemeral.written = None  # Unknown.
+            self._failed(ephemeral, DONE[step], error)
             return
-        # Not owner_session_id, which is None for a znode that is not ephemeral.
-        owner = None if error else value.ephemeralOwner
-        self._found(ephemeral, owner)
-        if ephemeral.owner == OTHER and ephemeral.wanted:
-            same = self._session.servers.labels.identity
-            self._complain(f"another container has taken %s: it uses the same {same}", ephemeral.path)
+        ephemeral.unsure()  # Looking finds its owner, and sets a watch: our own write has used it up.
 
     def _found(self, ephemeral: Ephemeral, owner: int | None) -> None:
         ephemeral.looked(owner, self._session.id, self._session.former)
         if ephemeral.discarded and ephemeral.step == "rest" and self.all.get(ephemeral.path) is ephemeral:
             del self.all[ephemeral.path]
+        if ephemeral.owner == OTHER and ephemeral.wanted:
+            same = self._session.servers.labels.identity
+            self._complain(f"another container has taken %s: it uses the same {same}", ephemeral.path)
 
-    def _on_created(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        # It may have been discarded in the meantime.
-        if isinstance(error, wire.NoNodeError):
-            if ephemeral.wanted:
-                self._create_parents(ephemeral)
-            else:
-                self._found(ephemeral, None)
-        elif error is None or isinstance(error, wire.NodeExistsError):
-            if error:
-                ephemeral.written = None  # It may be ours, from an earlier request with other data.
-            ephemeral.unsure()  # Looking finds its owner, and sets a watch.
-        else:
-            self._failed(ephemeral, "created", error)
-
-    def _on_deleted(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if error is None or isinstance(error, wire.NoNodeError):
-            self._found(ephemeral, None)
-        else:
-            self._failed(ephemeral, "deleted", error)
-
-    def _on_written(self, ephemeral: Ephemeral, value: Any, error: Error) -> None:
-        if error and not isinstance(error, wire.NoNodeError):
-            ephemeral.written = None  # Unknown.
-            self._failed(ephemeral, "written", error)
-        else:
-            ephemeral.unsure()  # Our own write has used up the watch.
-
-    def _on_replaced(self, ephemeral: Ephemeral, results: Any, error: Error) -> None:
-        # A transaction is answered with the result of each part.
-        errors = [each for each in results or () if isinstance(each, Exception)]
-        causes = [each for each in errors if not isinstance(each, wire.RolledBackError)]
-        denied = [each for each in causes if isinstance(each, (wire.NoAuthError, wire.InvalidACLError))]
-        if error or denied:
-            # If the deletion is refused, the creation was not tried.
-            done = "deleted" if denied and results[0] is denied[0] else "created"
-            self._failed(ephemeral, done, error or denied[0])
-        else:
-            ephemeral.unsure()  # Replaced, or already gone.
-
-    def _create_parents(self, ephemeral: Ephemeral) -> None:
+    def _create_parents(self, ephemeral: Ephemeral) -> Requests:
         ephemeral.refused(now())
         above = [entry for entry in self.parents if ephemeral.path.startswith(entry[0] + "/")]
-        if above:
-            self._create_parent(ephemeral, above, created=False)
-        else:
+        if not above:
             self._complain("%s can't be created: its parent is missing", ephemeral.path)
-
-    def _create_parent(
-        self, ephemeral: Ephemeral, above: Sequence[tuple[str, bytes]], *, created: bool
-    ) -> None:
-        """Create the first of these, then the others; `created`: an earlier one was created."""
-        (path, data), *others = above
-
-        def on_reply(value: Any, error: Error) -> None:
-            if isinstance(error, wire.NoNodeError):
+        created = False
+        for path, data in above:
+            try:
+                yield wire.Create(path, data, self.acl, 0)
+                created = True
+            except wire.NoNodeError:
                 # We never create the deployment itself, and the other creations would fail too.
                 self._complain("%s can't be created: the deployment is gone", ephemeral.path)
-            elif not isinstance(error, (wire.ConnectionLoss, wire.SessionExpiredError)):
-                if others:
-                    self._create_parent(ephemeral, others, created=created or not error)
-                elif created or not error:
-                    ephemeral.unsure()
-
-        self._session.request(wire.Create(path, data, self.acl, 0), on_reply)
+                return
+            except wire.OUTAGE:
+                return
+            except wire.KazooException:
+                pass  # It exists, or only an operator creates it.
+        if created:
+            ephemeral.unsure()
 
     def _failed(self, ephemeral: Ephemeral, done: str, error: wire.KazooException) -> None:
-        if isinstance(error, (wire.ConnectionLoss, wire.SessionExpiredError)):
+        if isinstance(error, wire.OUTAGE):
             ephemeral.unsure()
             return
         denied = NoRight(ephemeral.path, done, error)
-        on_denied = self._on_denied if isinstance(error, (wire.NoAuthError, wire.InvalidACLError)) else None
+        on_denied = self._on_denied if isinstance(error, DENIED) else None
         if on_denied:
             on_denied(denied)
         ephemeral.refused(now())

@@ -6,6 +6,7 @@ Exceptions of handlers and callbacks pass through `run`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -23,12 +24,13 @@ from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import Any, Optional
 
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Address, Steps
 
+    Requests = Generator[Any, Any, None]
     Done = Callable[[Any, Optional[wire.KazooException]], object]
 
 log = Logger(__name__)
@@ -568,6 +570,33 @@ class Session:
         frame = bytes(self._inbox[wire.int_struct.size : end])
         del self._inbox[:end]
         return frame
+
+
+def perform(session: Session, steps: Requests) -> None:
+    """Send each request that a generator yields, and continue it with the answer, or a list of them together.
+
+    An error of the server is raised in it, or is in the list; one that it does not handle ends it.
+    """
+
+    def advance(value: Any, error: wire.KazooException | None) -> None:
+        with contextlib.suppress(StopIteration, wire.KazooException):
+            send(steps.throw(error) if error else steps.send(value))
+
+    def send(asked: Any) -> None:
+        if not isinstance(asked, list):
+            session.request(asked, advance)
+            return
+        answers: list[Any] = []
+
+        def collect(value: Any, error: wire.KazooException | None) -> None:
+            answers.append(error or value)
+            if len(answers) == len(asked):
+                advance(answers, None)
+
+        for each in asked:
+            session.request(each, collect)
+
+    advance(None, None)
 
 
 def check_size(path: str, data: bytes) -> None:

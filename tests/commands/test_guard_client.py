@@ -20,6 +20,7 @@ from unittest.mock import Mock, patch
 import psutil
 import pytest
 
+from kolla_mesos_start import processes
 from kolla_mesos_start.commands import guard as guard_module
 from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
@@ -441,7 +442,7 @@ def test_a_process_that_cannot_be_killed_ends_the_agent(
     loop: Loop, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With status 70: only the end of the container can end that process."""
-    monkeypatch.setattr(guard_module, "try_call", lambda *call: None)
+    monkeypatch.setattr(processes, "try_call", lambda *call: None)
     sleeper = subprocess.Popen(["sleep", "1000"])
     try:
         with pytest.raises(AgentError, match="can't be killed") as raised:
@@ -469,7 +470,7 @@ def test_whoever_ends_meanwhile_is_not_the_last(
     """Otherwise a process of a lost command would live on."""
     waitpid = Mock(side_effect=answers)
     monkeypatch.setattr(os, "waitpid", waitpid)
-    assert guard_client._has_children() is left
+    assert processes.has_children() is left
 
 
 # -- what the agent is, and leaves ----------------------------------------------------------------
@@ -516,7 +517,7 @@ def test_close_leaves_an_unkillable_process_to_the_guard(loop: Loop, guard: Guar
     guard.close()
     assert now() - began < 30
     os.kill(guard.pid, signal.SIGCONT)
-    assert guard._process.wait(HANDSHAKE_TIMEOUT) == 0  # It sees the end of file.
+    assert guard._process.wait() == 0  # It sees the end of file.
 
 
 def test_a_guard_that_cannot_be_started_is_an_error(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -558,6 +559,7 @@ def test_the_guard_starts_from_cached_byte_code(
     (module.parent / "__init__.py").touch()
     (module.parents[1] / "__init__.py").touch()
     module.write_bytes(Path(guard_module.__file__).read_bytes())
+    (module.parents[1] / "processes.py").write_bytes(Path(processes.__file__).read_bytes())
     py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     module.write_text("raise SystemExit('the source was compiled')")
     monkeypatch.setattr(guard_module, "__file__", str(module))

@@ -33,7 +33,7 @@ class Session:
         self.handler = handler
 
     def on_watch(self, handler: Callable[[str], object]) -> None:
-        pass
+        self.fire = handler
 
     def request(self, operation: Any, done: Callable[[Any, Any], object]) -> None:
         """Of the data and the transactions, too: all are committed."""
@@ -43,7 +43,7 @@ class Session:
         elif isinstance(operation, GetData):
             data = self.znodes.get(operation.path)
             stat = SimpleNamespace(version=0, ephemeralOwner=self.owner)
-            done(data is not None and (data, stat), None if data is not None else NoNodeError())
+            done((data, stat) if data is not None else None, None if data is not None else NoNodeError())
         else:
             self.replies[operation.path] = done
 
@@ -91,6 +91,7 @@ class Instance:
         """The ready instances are read."""
         self.session.owner = owner
         self.session.znodes.update((f"{READY_AT}/{name}", data) for name in names)
+        self.session.fire(READY_AT)
         self.session.replies[READY_AT](list(names), None)
 
     def at(self, time: float) -> list[bool]:

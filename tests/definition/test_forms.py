@@ -55,17 +55,3 @@ def test_for_a_bad_string_the_form_says_what_was_expected(form: forms.Form, text
     assert answer is not None
     assert answer.startswith("expected ")
     assert answer == form(BAD[form][0])
-
-
-@pytest.mark.parametrize(
-    ("text", "mode"), [("0600", 0o600), ("755", 0o755), ("0o640", 0o640), ("4755", 0o4755)]
-)
-def test_a_perm_is_octal(text: str, mode: int) -> None:
-    """However it is written, it is never read as decimal."""
-    assert forms.parse_perm(text) == mode
-
-
-def test_a_bad_perm_has_no_mode() -> None:
-    """Nothing is guessed."""
-    with pytest.raises(ValueError, match="octal"):
-        forms.parse_perm("rw-r--r--")

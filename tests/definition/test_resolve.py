@@ -75,16 +75,6 @@ def test_text_without_a_template_is_never_rendered() -> None:
     assert (step.argv, step.env, step.user) == (("a", "b\n"), (("A", "x\n"),), "u")
 
 
-def test_the_strings_of_a_readiness_check_are_rendered_too() -> None:
-    """A URL as text, a command as argv, in the form of a shell if it needs one."""
-    step = resolved(lambda text: "http://10.0.0.1:5000/", ready={"http": "{{ url }}"})
-    assert step.ready is not None
-    assert step.ready.value == "http://10.0.0.1:5000/"
-    step = resolved(ready={"command": "ping | grep ok"})
-    assert step.ready is not None
-    assert step.ready.value == ("/bin/sh", "-c", "ping | grep ok")
-
-
 LATE_BAD: list[tuple[dict[str, ANY], str, str]] = [
     ({"command": "{{ x }}"}, " ", "service.daemon.command: is empty"),
     ({"command": "{{ x }}"}, "s3cret 'open", "service.daemon.command: has an unclosed quotation"),

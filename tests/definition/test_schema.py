@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
@@ -17,14 +14,12 @@ from kolla_mesos_start.definition.model import (
     Election,
     External,
     File,
-    Graph,
     Members,
     OnChange,
     Ready,
 )
-from kolla_mesos_start.definition.resolve import late_texts, resolve
+from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.texts import Text
-from kolla_mesos_start.errors import BadDefinition
 from tests.definition.examples import (
     ANY,
     SERVICE,
@@ -585,109 +580,6 @@ def test_a_service_of_kolla_mesos_works() -> None:
 
 
 # -- anything at all ------------------------------------------------------------------------------
-
-texts = st.one_of(
-    st.text(st.characters(codec=None), max_size=8),
-    st.sampled_from(
-        ["{{ a }}", "a/b", "keystone-api/a", "daemon", "host", "0600", "/etc/a", "5", "a 'b", "$x", ""]
-    ),
-)
-scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(-1e9, 1e9), st.just(10**299), texts)
-keys = st.one_of(
-    st.sampled_from(
-        [
-            *schema.SHARED_KEYS,
-            *schema.COMMAND_KEYS,
-            *schema.DAEMON_KEYS,
-            *schema.CHECKS,
-            *schema.REACTIONS,
-            "path",
-            "scope",
-            "members",
-            "external",
-            "count",
-            "dest",
-        ]
-    ),
-    texts,
-)
-values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def places(value: ANY, path: tuple[ANY, ...] = ()) -> list[tuple[ANY, ...]]:
-    """The path of every value inside `value`."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
-
-
-def replaced(definition: ANY, place: tuple[ANY, ...], value: ANY) -> ANY:
-    if not place:
-        return value
-    changed = copy.deepcopy(definition)
-    target = changed
-    for key in place[:-1]:
-        target = target[key]
-    target[place[-1]] = value
-    return changed
-
-
-@st.composite
-def nearly_good(draw: st.DrawFn) -> ANY:
-    """A good definition with a few of its values replaced by anything."""
-    definition = draw(st.sampled_from([TEMPLATED, MESOS_TASK, MESOS_SERVICE]))
-    for _ in range(draw(st.integers(1, 3))):
-        definition = replaced(definition, draw(st.sampled_from(places(definition))), draw(values))
-    return definition
-
-
-def check_outcome(definition: ANY, rendered: str) -> None:
-    """Build, and resolve every step: a Graph, or BadDefinition with a message that can be written."""
-    try:
-        document = load(json.dumps(definition).encode())
-        assert all(text.is_template for text in schema.early_texts(document))
-        found = schema.build(document, SERVICE, lambda text: rendered)
-        assert isinstance(found, Graph)
-        for step in found.steps:
-            assert all(text.is_template for text in late_texts(step))
-            resolved = resolve(step, lambda text: rendered)
-            # What exec, open and ZooKeeper are going to do with it.
-            for text in (*resolved.argv, *(text for pair in resolved.env for text in pair)):
-                assert b"\0" not in text.encode()
-            assert all(isinstance(file.mode, int) for file in resolved.files)
-    except BadDefinition as error:
-        assert error.issues
-        assert str(error).encode()
-        assert "\n" not in str(error)
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nearly_good(), texts)
-def test_no_nearly_good_definition_ends_in_anything_but_a_graph_or_bad_definition(
-    definition: ANY, rendered: str
-) -> None:
-    """Each value may have any type, and each template may render to any text."""
-    check_outcome(definition, rendered)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.dictionaries(texts, st.fixed_dictionaries({}, optional=dict.fromkeys(schema.SHARED_KEYS, values))),
-    texts,
-)
-def test_no_commands_end_in_anything_but_a_graph_or_bad_definition(commands: ANY, rendered: str) -> None:
-    """The same for commands made of known keys alone."""
-    check_outcome({"commands": commands}, rendered)
-
-
-@settings(max_examples=150, deadline=None)
-@given(values, texts)
-def test_no_json_ends_in_anything_but_a_graph_or_bad_definition(definition: ANY, rendered: str) -> None:
-    """The same for any JSON at all."""
-    check_outcome(definition, rendered)
 
 
 def test_an_election_needs_three_keys() -> None:

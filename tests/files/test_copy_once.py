@@ -63,21 +63,6 @@ def test_a_first_start_that_was_killed_is_completed_by_the_next(home: Path, uid:
     assert temporary_files(home) == []
 
 
-def test_files_without_a_marker_are_written_again(home: Path, uid: int) -> None:
-    """Without a marker the files count as incomplete."""
-
-    def action() -> None:
-        kill_at("rename", 2)  # that of the marker
-        start(home / "state", {"role/a": content(home / "app.conf")})
-
-    assert in_child(action, uid).signum == signal.SIGKILL
-    assert not in_child(lambda: CopyOnce(str(home / "state")).done("role/a"), uid).value
-    write(home / "app.conf", b"edited", uid)
-    assert in_child(lambda: start(home / "state", {"role/a": content(home / "app.conf")}), uid).error is None
-    assert (home / "app.conf").read_bytes() == SECRET
-    assert temporary_files(home) == []
-
-
 def test_nothing_is_written_if_copy_once_can_not_be_recorded(root: None, home: Path, uid: int) -> None:
     """Status 73 before the first file; the message names KOLLA_STATE_DIR."""
     state = home / "state"
@@ -97,16 +82,6 @@ def test_nothing_is_written_if_copy_once_can_not_be_recorded(root: None, home: P
     assert not (home / "app.conf").exists()
 
 
-def test_a_full_state_directory_is_found_before_anything_is_written(root: None, home: Path, uid: int) -> None:
-    """Permission to write is not enough: `require` creates a file there."""
-    state = home / "state"
-    state.mkdir()
-    full = [("-t", "tmpfs", "-o", f"nr_inodes=2,mode=755,uid={uid},gid={uid}", "none", str(state))]
-    reason = in_child(lambda: start(state, {"role/a": content(home / "app.conf")}), uid, full).reason
-    assert "No space left" in reason
-    assert not (home / "app.conf").exists()
-
-
 def test_a_state_directory_that_cannot_be_entered_is_an_error_not_a_first_start(
     root: None, home: Path, uid: int
 ) -> None:
@@ -116,16 +91,6 @@ def test_a_state_directory_that_cannot_be_entered_is_an_error_not_a_first_start(
     state.chmod(0o700)
     os.chown(state, 0, 0)
     assert "Permission denied" in in_child(lambda: CopyOnce(str(state)).done("role/a"), NOBODY).reason
-
-
-def test_done_and_require_leave_no_file(home: Path, uid: int) -> None:
-    """`done` creates nothing, `require` only the directory."""
-    once = CopyOnce(str(home / "state"))
-    assert in_child(lambda: once.done("role/a"), uid).value is False
-    assert os.listdir(home) == []
-    assert in_child(once.require, uid).error is None
-    assert os.listdir(home / "state" / "copied") == []
-    assert in_child(lambda: once.done("role/a"), uid).value is False
 
 
 NAMES = ["role/a", "role/b", "other/a", "role/a%2Fb", "role/a/b", "../../etc", "role/ü", "role/" + "n" * 300]

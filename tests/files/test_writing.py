@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import signal
 import socket
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ from tests.files.children import (
     SECRET,
     before_call,
     content,
-    end_child,
     identity,
     in_child,
     kill_at,
@@ -31,7 +28,6 @@ from tests.files.children import (
     owner_of,
     record_calls,
     snapshot,
-    start_child,
     temporary_files,
     write,
 )
@@ -81,28 +77,6 @@ def test_missing_parents_are_created_with_mode_0755(home: Path, uid: int) -> Non
     assert in_child(action, uid).error is None
     assert [mode_of(path) for path in (there, there / "a", there / "a" / "b")] == [0o700, 0o755, 0o755]
     assert (there / "a").lstat().st_uid == uid
-
-
-def test_very_long_paths_are_written(home: Path, uid: int) -> None:
-    """The longest possible file name, below more directories than Python can recurse."""
-    dest = home.joinpath(*["d"] * 1100, "n" * 255)
-    assert in_child(lambda: place([content(dest)]), uid).error is None
-    assert in_child(lambda: plan(content(dest)), uid).value == "unchanged"
-
-
-def test_links_among_the_parents_are_followed(home: Path, uid: int) -> None:
-    """/var/run is a link to /run."""
-    (home / "real").mkdir()
-    own(home / "real", uid)
-    (home / "link").symlink_to("real")
-    assert in_child(lambda: place([content(home / "link" / "new" / "app.conf")]), uid).error is None
-    assert (home / "real" / "new" / "app.conf").read_bytes() == SECRET
-
-
-def test_an_empty_file_is_a_file(home: Path, uid: int) -> None:
-    """Content of zero length is not the same as no content."""
-    assert in_child(lambda: place([content(home / "empty", b"")]), uid).error is None
-    assert (home / "empty").read_bytes() == b""
 
 
 def test_an_absent_optional_file_is_no_error(home: Path, uid: int) -> None:
@@ -181,13 +155,6 @@ def test_a_link_that_replaces_dest_meanwhile_is_not_followed(
         assert (dest.read_bytes(), mode_of(dest)) == (SECRET, 0o600)
 
 
-def test_a_device_is_not_replaced(root: None) -> None:
-    """A dest of /dev/null by mistake does not remove the machine's device."""
-    reason = in_child(lambda: place([content("/dev/null")]), 0).reason
-    assert "/dev/null is a device" in reason
-    assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
-
-
 @pytest.mark.parametrize("data", [SECRET, b"other content, longer than what was there"])
 def test_other_names_of_the_same_file_are_left_alone(home: Path, uid: int, data: bytes) -> None:
     """A hard link of dest keeps content and mode, even if only the mode of dest must change."""
@@ -207,31 +174,6 @@ def test_changed_content_is_replaced_whole(home: Path, uid: int) -> None:
         assert in_child(lambda: place([content(dest)]), uid).error is None
         assert reader.read() == b"old"
     assert dest.read_bytes() == SECRET
-
-
-def test_nobody_ever_reads_half_a_file(home: Path, uid: int) -> None:
-    """While two contents are written in turns, a reader sees one or the other."""
-    dest = home / "app.conf"
-    contents = [b"a" * 300_000, b"b" * 200_000]
-    assert in_child(lambda: place([content(dest, contents[0], 0o644)]), uid).error is None
-
-    def action() -> None:
-        for data in itertools.cycle(contents):
-            place([content(dest, data, 0o644)])
-
-    pid, answer = start_child(action, uid)
-    try:
-        seen: set[int] = set()
-        reads, deadline = 0, time.monotonic() + 60
-        while reads < 300 or len(seen) < 2:
-            assert time.monotonic() < deadline, seen
-            data = dest.read_bytes()
-            assert data in contents
-            seen.add(len(data))
-            reads += 1
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        assert end_child(pid, answer).signum == signal.SIGKILL
 
 
 # -- unchanged --
@@ -337,18 +279,6 @@ def test_content_is_synced_before_the_name_and_the_name_before_the_end(home: Pat
         ("rename", ""),
         ("fsync", "directory"),
     ]
-
-
-def test_a_corrected_mode_is_synced(home: Path, uid: int) -> None:
-    """After a power failure it must not be readable for all users again."""
-    dest = write(home / "app.conf", SECRET, uid, 0o666)
-
-    def action() -> list[tuple[str, str]]:
-        calls = record_calls("fchmod", "fsync")
-        place([content(dest)])
-        return calls
-
-    assert in_child(action, uid).value == [("fchmod", "file"), ("fsync", "file")]
 
 
 def test_new_directories_are_synced_too(home: Path, uid: int) -> None:

@@ -903,7 +903,6 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     },
     f"{GUIDE}/operate.rst": {
         f"export KOLLA_ZK_HOSTS={ENSEMBLE}": shows_who_waits,
-        "kolla_mesos_ctl logs": is_understood_by_the_tool,
         "kolla_mesos_ctl events": is_understood_by_the_tool,
         "kolla_mesos_ctl restart": is_understood_by_the_tool,
         "kolla_mesos_ctl get": is_understood_by_the_tool,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -30,7 +26,7 @@ from tests import lossy_proxy
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment
 from tests.publishing import publish
-from tests.tool import TOOL, ctl, environ, operator_client, run_ctl, tool, tool_says
+from tests.tool import ctl, operator_client, run_ctl, tool, tool_says
 from tests.waiting import eventually
 from tests.walking import znodes
 from tests.zookeeper import HOST, Process, Server, free_port
@@ -242,15 +238,6 @@ def test_what_the_agents_would_refuse_changes_nothing(cluster: Cluster) -> None:
     assert cluster.shown()["state"] == "electing"
 
 
-def test_a_foreign_group_can_not_be_overridden(cluster: Cluster) -> None:
-    cluster.formed()
-    cluster.start(h1="g:5", h2="other:7")
-    cluster.candidates("h1", "h2")
-    words = ["--winner", "h1", "--without", "h3", "--yes"]
-    said = ctl(cluster.deployment, "elect", "db", *words, status=1).stderr
-    assert "refused: the candidates have data of different clusters" in said
-
-
 def test_a_word_is_withdrawn(cluster: Cluster) -> None:
     """Otherwise it would wait for the next time that its winner is a candidate."""
     cluster.formed()
@@ -262,31 +249,6 @@ def test_a_word_is_withdrawn(cluster: Cluster) -> None:
     assert said == "withdrew the choice that was recorded for the next epoch of infra/db\n"
     assert cluster.shown()["override"] is None
     assert "nothing is recorded" in tool(cluster.deployment, "elect", "db", "--withdraw")
-
-
-@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("y", 0)])
-def test_it_asks_on_a_terminal(cluster: Cluster, answer: str, status: int) -> None:
-    """Anything that was asked for is one transaction, after the answer."""
-    cluster.formed()
-    before = cluster.written()
-    master, slave = pty.openpty()
-    try:
-        os.write(master, f"{answer}\n".encode())
-        done = subprocess.run(
-            [sys.executable, TOOL, "elect", "db", "--forget", "h3"],
-            env=environ(cluster.deployment),
-            stdin=slave,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=120,
-        )
-    finally:
-        os.close(master)
-        os.close(slave)
-    said = done.stdout.decode()
-    assert done.returncode == status, said
-    assert "forget h3 as a member of the election of infra/db [y/n] (n): " in said
-    assert (cluster.written() == before) == (answer == "n")
 
 
 def test_without_a_terminal_it_needs_a_yes(cluster: Cluster) -> None:
@@ -307,13 +269,6 @@ BAD_USAGE = [
 @pytest.mark.parametrize("words", BAD_USAGE, ids=" ".join)
 def test_bad_usage(deployment: Deployment, words: list[str]) -> None:
     ctl(deployment, "elect", "db", *words, status=64)
-
-
-def test_a_service_without_an_election_is_named(deployment: Deployment) -> None:
-    publish(deployment, NAME, {"service": {"daemon": {"command": "sleep 600"}}})
-    said = ctl(deployment, "elect", "db", status=64).stderr
-    assert "infra/db has no election: its daemon has no `election`" in said
-    ctl(deployment, "elect", "web", status=66)
 
 
 # -- changes beside those of others -----------------------------------------------------------------------
@@ -418,50 +373,6 @@ def test_a_change_is_recorded_once_although_the_connection_is_lost(
     assert cluster.zk.get(f"{cluster.at}/turn")[1].version == before + 1
 
 
-@pytest.mark.parametrize("loses", ["request", "reply"])
-def test_a_host_is_forgotten_although_the_connection_is_lost(
-    cluster: Cluster, lossy: Callable[..., str], loses: str
-) -> None:
-    cluster.formed()
-    done = ctl(cluster.deployment, "elect", "db", "--forget", "h3", "--yes", "--hosts", lossy(loses))
-    assert done.stdout == "forgot h3: 2 of 3 members of infra/db are left\n"
-    assert not cluster.zk.exists(f"{cluster.at}/members/h3")
-
-
-@pytest.mark.parametrize("loses", ["request", "reply"])
-def test_ctrl_c_during_an_outage_says_that_the_result_is_unknown(
-    cluster: Cluster, lossy: Callable[..., str], loses: str
-) -> None:
-    """The next `elect` shows it."""
-    prepared(cluster, "override")
-    words = ["--winner", "h1", "--without", "h2", "--without", "h3", "--yes"]
-    line = [
-        sys.executable,
-        str(TOOL),
-        "elect",
-        "db",
-        *words,
-        "--hosts",
-        lossy(loses, "own", "/election/turn"),
-    ]
-    with subprocess.Popen(
-        line, env=environ(cluster.deployment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stderr is not None
-        try:
-            while (said := running.stderr.readline()) and "retrying" not in said:
-                pass
-            running.send_signal(signal.SIGINT)
-            out, heard = running.communicate(timeout=60)
-        finally:
-            running.kill()
-    assert running.returncode == 130, heard
-    assert "it is unknown whether this was recorded: look at the election again" in heard
-    assert out == "" and "Traceback" not in heard
-    shown = run_ctl(cluster.deployment, "elect", "db").stdout
-    assert ("operator for epoch 2: winner h1, without h2, h3" in shown) == (loses == "reply")
-
-
 class LostReply:
     """A client whose first transaction is lost after `meanwhile`."""
 
@@ -495,23 +406,6 @@ def test_an_override_of_a_decided_epoch_is_not_called_recorded(
     monkeypatch.setattr(client, "transaction", LostReply(client, decide, applied=applied))
     with pytest.raises(Unanswered, match="epoch 2 has been decided meanwhile: look at the election"):
         elections.override(client, ElectionZnodes(cluster.at), turn, WORD)
-
-
-def test_an_override_that_was_not_recorded_says_so(
-    cluster: Cluster, client: OperatorClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turn = prepared(cluster, "override")
-    lost = LostReply(client, lambda: cluster.record(turn=None), applied=False)
-    monkeypatch.setattr(client, "transaction", lost)
-    with pytest.raises(ChangedMeanwhile, match="nothing was changed"):
-        elections.override(client, ElectionZnodes(cluster.at), turn, WORD)
-    assert not cluster.zk.exists(f"{cluster.at}/override")
-
-
-def test_a_later_word_replaces_an_earlier_one(cluster: Cluster, client: OperatorClient) -> None:
-    turn = prepared(cluster, "withdraw")
-    elections.override(client, ElectionZnodes(cluster.at), turn, WORD._replace(without=["h2"]))
-    assert json.loads(cluster.zk.get(f"{cluster.at}/override")[0])["without"] == ["h2"]
 
 
 def test_the_election_is_read_between_two_transitions(

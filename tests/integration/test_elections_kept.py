@@ -73,34 +73,11 @@ def test_an_older_election_is_not_restored(zk: KazooClient, site: Deployment, tm
     ctl(site, "snapshot", file)
     zk.delete(f"{site.path}/{ROLE}/election/members/h3")
     kept = formed(zk, site, 5, "h1", "h2", "h4")
-    publish(site, "infra/other", DAEMON)
+    zk.set(f"{site.path}/infra/db", b"")  # As if it was pruned.
     said = ctl(site, "restore", file, "--yes").stderr
     assert "the record of the election of db stays as it is now\n" in said
     assert recorded(zk, site) == kept
     assert "is already as in" in ctl(site, "restore", file).stdout
-
-
-def test_an_election_stays_if_the_snapshot_has_none(
-    zk: KazooClient, site: Deployment, tmp_path: Path
-) -> None:
-    file = str(tmp_path / "site.tar")
-    ctl(site, "snapshot", file)
-    kept = formed(zk, site, 1, "h1", "h2", "h3")
-    publish(site, "infra/db", DAEMON, variables={"size": "2"})
-    ctl(site, "restore", file, "--yes")
-    assert recorded(zk, site) == kept
-
-
-def test_an_election_goes_with_a_service_that_is_not_in_the_snapshot(
-    zk: KazooClient, site: Deployment, tmp_path: Path
-) -> None:
-    ctl(site, "remove", "infra/db", "--yes")
-    publish(site, "infra/other", DAEMON)
-    ctl(site, "snapshot", str(tmp_path / "site.tar"))
-    publish(site, "infra/db", DAEMON)
-    formed(zk, site, 1, "h1", "h2", "h3")
-    ctl(site, "restore", str(tmp_path / "site.tar"), "--yes")
-    assert recorded(zk, site) == {}
 
 
 @pytest.mark.parametrize("words", [[], ["--force"]])

@@ -52,10 +52,6 @@ def kinds(seen: list[tuple[float, dict[str, Any]]]) -> list[str]:
     return [event["kind"] for _, event in seen]
 
 
-def kinds_of(said: str) -> list[str]:
-    return [line.split()[1] for line in said.splitlines()]
-
-
 def test_publications_and_actions_are_recorded_with_their_user_and_without_a_value(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
@@ -83,35 +79,13 @@ def test_publications_and_actions_are_recorded_with_their_user_and_without_a_val
     ]
     assert {each["by"] for each in events if "by" in each} == {operator()}
     assert b"s3cret" not in zk.get(f"{deployment.path}/.events")[0]
+    assert ctl(deployment, "events", "--since", "0s").stdout == ""
+    assert len(ctl(deployment, "events", "--since", "1h").stdout.splitlines()) == len(actions)
+    refused = ctl(deployment, "events", "--since", "yesterday", status=64).stderr
+    assert "argument --since: expected 30s, 10m, 2h, 1d or 2026-01-31T10:00:00Z, found 'yesterday'" in refused
     text = ctl(deployment, "events", "other").stdout
     assert f"{operator()}: remove b/other\n" in text
     assert "rerun" not in text
-
-
-def test_events_of_the_past_are_those_of_the_present_state(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """A start, a command, and a daemon that is ready; `--since` leaves out what was before."""
-    publish(deployment, "a/job", TASK)
-    publish(deployment, "a/web", {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}})
-    assert containers.start("a/job", "h1").ends() == 0
-    containers.start("a/web", "h2").says("the daemon is ready")
-
-    def said() -> str:
-        return ctl(deployment, "events").stdout
-
-    eventually(lambda: "a/web on h2: a container has started" in said(), "its start is shown")
-    eventually(lambda: "web/daemon on h2 is ready" in said(), "it is ready")
-    assert "job/sync on h1: attempt 1 has begun" in said()
-    assert "job/sync on h1: attempt 1 is done\n" in said()
-    assert ctl(deployment, "events", "--since", "0s").stdout == ""
-    assert ctl(deployment, "events", "--since", "1h").stdout == said()
-    refused = ctl(deployment, "events", "--since", "yesterday", status=64).stderr
-    assert "argument --since: expected 30s, 10m, 2h, 1d or 2026-01-31T10:00:00Z, found 'yesterday'" in refused
-    before = kinds_of(said())
-    assert [each for each in before if each != "publish"] == ["running", "done", "started", "ready"]
-    tool(deployment, "rerun", "job/sync")
-    assert kinds_of(said()) == [*before, "rerun"]
 
 
 def test_what_happens_is_printed_at_once(zk: KazooClient, deployment: Deployment) -> None:
@@ -119,9 +93,10 @@ def test_what_happens_is_printed_at_once(zk: KazooClient, deployment: Deployment
     publish(deployment, "a/web", definition())
     ready = f"{deployment.path}/status/global/web/daemon/ready/1"
     own = f"{deployment.path}/a/web/.containers/1"
-    zk.create(own, json.dumps(container("ready", since=time.time())).encode(), ephemeral=True, makepath=True)
-    zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
     with following(deployment, "a/web") as seen:
+        eventually(lambda: kinds(seen) == ["publish"], "the publication is printed")
+        zk.create(own, json.dumps(container("ready")).encode(), ephemeral=True, makepath=True)
+        zk.create(ready, INSTANCE_DATA, ephemeral=True, makepath=True)
         eventually(lambda: "ready" in kinds(seen), "it is ready")
         zk.delete(ready)
         lost = time.time()

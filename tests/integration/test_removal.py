@@ -306,40 +306,31 @@ def test_reset_of_a_host(hosts: Site) -> None:
     assert [len(hosts.runs(name)) for name in ("sync", "each", "step")] == [1, 3, 3]
 
 
-def test_reset_of_hosts_without_a_container(hosts: Site, zk: KazooClient) -> None:
-    """Hosts with any kind of container stay."""
-    for number in range(7):
-        assert hosts.start(f"web{number}").ends() == 0
+def test_a_host_with_any_kind_of_container_is_in_use(hosts: Site, zk: KazooClient) -> None:
     root = hosts.deployment.path
-    for path, data in {
-        "infra/db/.containers/x": b'{"host": "web1"}',
-        "infra/db/.party/y": b'{"host": "web2"}',
-        "status/web3/db/each/lock/x__lock__0": b"web3",
-        "status/global/db/sync/lock/x__lock__0": b"web4",
-        "status/web5/db/daemon/ready/z": b"{}",
-    }.items():
+    for number, (path, data) in enumerate(
+        [
+            ("infra/db/.containers/x", b'{"host": "web0"}'),
+            ("infra/db/.party/y", b'{"host": "web1"}'),
+            ("status/web2/db/each/lock/x__lock__0", b"web2"),
+            ("status/global/db/sync/lock/x__lock__0", b"web3"),
+            ("status/web4/db/daemon/ready/z", b"{}"),
+        ]
+    ):
         zk.create(f"{root}/{path}", data, ephemeral=True, makepath=True)
-    asked = ctl(hosts.deployment, "reset", "--absent-hosts", status=64).stderr
-    assert f"remove the records of 2 hosts of {root}: web0, web6? There is no terminal" in asked
-    done = ctl(hosts.deployment, "reset", "--absent-hosts", "--yes")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
-        "removed the records of web0",
-        "removed the records of web6",
-    ]
-    assert hosts.names(f"{root}/status") == ["global", "web1", "web2", "web3", "web4", "web5"]
-    assert "every host of" in ctl(hosts.deployment, "reset", "--absent-hosts").stdout
+        zk.ensure_path(f"{root}/status/web{number}/db")
+        refused = ctl(hosts.deployment, "reset", "--host", f"web{number}", "--yes", status=1).stderr
+        assert "stop them first; nothing was changed" in refused
 
 
-@pytest.mark.parametrize("words", [["--host", "web1"], ["--absent-hosts"]])
-def test_a_container_of_unknown_host_prevents_the_reset_of_any_host(
-    hosts: Site, zk: KazooClient, words: list[str]
-) -> None:
+def test_a_container_of_unknown_host_prevents_the_reset_of_any_host(hosts: Site, zk: KazooClient) -> None:
     """Also if it is garbage; --force overrides."""
     assert hosts.start("web1").ends() == 0
     zk.create(f"{hosts.deployment.path}/infra/db/.containers/x", b"\xff{[", ephemeral=True)
-    refused = ctl(hosts.deployment, "reset", *words, "--yes", status=1).stderr
+    words = ["reset", "--host", "web1", "--yes"]
+    refused = ctl(hosts.deployment, *words, status=1).stderr
     assert "a container of infra/db (x) does not say on which host it is: stop" in refused
-    assert "removed the records of web1" in ctl(hosts.deployment, "reset", *words, "--yes", "--force").stdout
+    assert "removed the records of web1" in ctl(hosts.deployment, *words, "--force").stdout
 
 
 def test_reset_of_a_host_is_refused_while_it_has_a_container(hosts: Site) -> None:
@@ -368,7 +359,6 @@ def test_an_unknown_host_is_named(hosts: Site) -> None:
     refused = ctl(hosts.deployment, *words, status=66).stderr
     assert "nothing is recorded of the host 'wbe1' (did you mean 'web1'?)" in refused
     assert hosts.state("each", "web1") == "done"
-    assert "not allowed with" in ctl(hosts.deployment, *words, "--absent-hosts", status=64).stderr
     assert "nothing is recorded" in ctl(hosts.deployment, "reset", "--host", "global", status=66).stderr
 
 
@@ -389,7 +379,7 @@ def test_a_container_may_start_during_the_reset_of_its_host(hosts: Site) -> None
 
 # -- what is in the way ---------------------------------------------------------------------------
 
-WORDS = [["remove", "infra/db"], ["reset"], ["reset", "--force"], ["reset", "--absent-hosts"]]
+WORDS = [["remove", "infra/db"], ["reset"], ["reset", "--force"]]
 
 
 @pytest.mark.parametrize("loses", ["request", "reply"])

@@ -7,7 +7,6 @@ import errno
 import itertools
 import os
 import re
-import resource
 import select
 import socket
 import threading
@@ -19,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 import psutil
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError, NodeExistsError, NoNodeError
+from kazoo.exceptions import ConnectionLoss, KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
@@ -41,11 +40,10 @@ from kolla_mesos_start.zookeeper.session import Servers, Session
 from tests.agents import Containers
 from tests.certificates import certify
 from tests.conftest import Deployment, LogLines
-from tests.integration.test_one_time import LONGER, Site
 from tests.integration.test_one_time import site as site
 from tests.secured import JAVA as UNDER_TLS
 from tests.secured import shows
-from tests.tap import EXISTS, GET_DATA, Tap, read_packet
+from tests.tap import EXISTS, Tap, read_packet
 from tests.waiting import LIMIT, eventually
 from tests.zookeeper import HOST, Ensemble, Server, free_port
 
@@ -157,18 +155,6 @@ def test_the_timeout_is_the_one_that_the_server_grants(zookeeper: Server) -> Non
     session = connected(servers(zookeeper.hosts), timeout=60.0)
     assert session.timeout == 40.0
     session.abandon()
-
-
-def test_pings_keep_an_idle_session_alive(zookeeper: Server) -> None:
-    """Three in one timeout, not more."""
-    session = connected(servers(zookeeper.hosts), timeout=2.0)
-    again = connections(session)
-    before, begun = zookeeper.packets(), now()
-    run(session, lambda: now() - begun > 4.0)
-    assert not again, "the connection was given up meanwhile"
-    # Six of ours; the question itself, and another client, account for a few more.
-    assert zookeeper.packets() - before < 12
-    end(session)
 
 
 def test_a_znode_without_data_is_empty(zookeeper: Server, deployment: Deployment) -> None:
@@ -623,32 +609,7 @@ def test_a_missing_reply_is_noticed_if_only_pings_follow(swallow: Swallow, deplo
     end(session)
 
 
-@pytest.mark.parametrize("swallow", [GET_DATA, MULTI], indirect=True, ids=["a read", "a transaction"])
-def test_an_agent_reconnects_if_a_reply_is_missing(swallow: Swallow, site: Site) -> None:
-    site.publish(sync=site.once(gate=None))
-    agent = site.start(**LONGER, KOLLA_ZK_HOSTS=swallow.hosts)
-    assert agent.ends() == 0
-    assert swallow.acted
-    assert len(site.runs()) == 1
-
-
 # -- descriptors, names ---------------------------------------------------------------------------------
-
-
-def test_without_descriptors_it_tries_again(zookeeper: Server) -> None:
-    session = Session(servers(zookeeper.hosts), 4.0)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        for _ in range(3):
-            session.run(False)
-            assert not session.connected and session.interest is None
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    run(session, lambda: session.connected)
-    session.abandon()
 
 
 def test_names_are_resolved_in_a_child(
@@ -792,40 +753,6 @@ def test_refused_credentials_reach_the_caller(zookeeper: Server) -> None:
         client.connect(30.0)
         client.loop.sleep(30.0)
     client.session.abandon()
-
-
-def test_created_znodes_have_the_acl(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
-    """Also ephemerals; others get AccessDenied."""
-    acl = [make_digest_acl("agent", "password", all=True)]
-    loop = Loop()
-    ours = Client(servers(zookeeper.hosts, auth=[("digest", "agent:password")]), 10.0, acl, loop)
-    ours.connect(30.0)
-    node, ephemeral = f"{deployment.path}/node", f"{deployment.path}/ephemeral"
-    ours.request(ours.creation(node, b"data"), "create")
-    ours.ephemerals.keep(ephemeral, b"data")
-    assert loop.wait(lambda: ours.ephemerals.all[ephemeral].step == "rest", now() + 30)
-    znode = ours.read([node])[node]
-    assert znode is not None and znode.data == b"data"
-    for path in (node, ephemeral):
-        with pytest.raises(NoAuthError):
-            zk.get(path)
-
-    theirs = Client(servers(zookeeper.hosts), 10.0, OPEN_ACL_UNSAFE, loop)
-    theirs.connect(30.0)
-    for denied in (
-        lambda: theirs.read([node]),
-        lambda: theirs.request(SetData(node, b"", -1), "set"),
-        lambda: theirs.transaction([SetData(node, b"", -1)], "set"),
-        lambda: theirs.request(theirs.creation(f"{node}/below", b""), "create"),
-    ):
-        with pytest.raises(AccessDenied, match="NoAuthError"):
-            denied()
-    theirs.ephemerals.keep(f"{node}/below", b"")
-    with pytest.raises(AccessDenied, match=f"{node}/below"):
-        loop.sleep(30.0)
-    ours.request(Delete(node, -1), "delete")
-    for client in (theirs, ours):
-        client.close()
 
 
 # -- TLS ------------------------------------------------------------------------------------------------

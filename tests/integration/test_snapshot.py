@@ -108,22 +108,6 @@ def test_tokens_go_on_growing_in_another_ensemble(site: Site, zk: KazooClient, t
     assert [run.token for run in site.runs("tagged")] == [token, ahead + 1]
 
 
-def test_a_token_that_was_given_since_is_not_given_again(site: Site, zk: KazooClient, tmp_path: Path) -> None:
-    """Though the snapshot is from before; what was done since is forgotten, and runs again."""
-    file = str(tmp_path / "site.tar")
-    ctl(site.deployment, "snapshot", file)
-    assert site.start("web1").ends() == 0
-    detail = site.detail("sync")
-    zk.set(f"{site.at()}/detail", json.dumps({**detail, "token": 2**40}).encode())
-    ctl(site.deployment, "snapshot", str(tmp_path / "later.tar"))
-    said = ctl(site.deployment, "restore", file, "--yes").stderr
-    assert "db/sync is done now, and will not be" in said
-    ctl(site.deployment, "restore", str(tmp_path / "later.tar"), "--yes")
-    ctl(site.deployment, "rerun", "db/sync")
-    assert site.start("web1").ends() == 0
-    assert site.runs()[-1].token == 2**40 + 1
-
-
 def test_an_attempt_that_runs_is_one_without_an_outcome(site: Site, tmp_path: Path) -> None:
     """The next holder learns so, as after the death of an agent."""
     site.publish(sync=site.once())
@@ -219,62 +203,35 @@ def test_what_is_published_is_saved_as_it_was_at_one_moment(
         cli.run([*words, "--hosts", site.deployment.hosts])
 
 
-def test_what_is_something_else_is_replaced_only_if_asked_for(
-    site: Site, zk: KazooClient, tmp_path: Path
-) -> None:
-    """What changes is listed by path, without a value; afterwards it is as it was, no more and no less."""
+def clear(site: Site) -> None:
+    """Make the deployment absent; shared variables stay."""
+    ctl(site.deployment, "reset", "--yes")
+    ctl(site.deployment, "remove", "infra/db", "--yes")
+
+
+def test_an_existing_deployment_is_not_replaced(site: Site, zk: KazooClient, tmp_path: Path) -> None:
+    """Neither its services nor its records; afterwards it is as it was, no more and no less."""
     file = str(tmp_path / "site.tar")
     assert site.start("web1").ends() == 0
     before = tree(zk, site.deployment.path)
     ctl(site.deployment, "snapshot", file)
-    plain = {"commands": {"plain": site.plain()}}
-    publish(site.deployment, "other/svc", plain, variables={"x": "1"}, shared={"secret": "0th3r"})
+    ctl(site.deployment, "set", "secret", "0th3r")
+    found = contents(site)
+    refused = ctl(site.deployment, "restore", file, "--yes", status=1).stderr
+    assert "exists: remove its services first (infra/db), and reset it; nothing was changed" in refused
+    zk.set(f"{site.deployment.path}/infra/db", b"")
+    refused = ctl(site.deployment, "restore", file, "--yes", status=1).stderr
+    assert "exists: reset it first; done: db/host on web1, db/sync, db/tagged; nothing was" in refused
+    zk.set(f"{site.deployment.path}/infra/db", before["infra/db"])
+    assert contents(site) == found
+    clear(site)
     ctl(site.deployment, "set", "more", "1")
-    done = ctl(site.deployment, "restore", file, status=64)
-    assert "give --yes" in done.stderr
-    for line in ("removed other/svc\n", "changed variables/secret\n", "removed variables/more\n"):
-        assert line in done.stderr
-    assert "s3cret" not in done.stderr and "0th3r" not in done.stderr
+    asked = ctl(site.deployment, "restore", file, status=64).stderr
+    assert "remove variables/more, which the snapshot does not contain" in asked and "give --yes" in asked
     ctl(site.deployment, "restore", file, "--yes")
     after = tree(zk, site.deployment.path)
     shared = {path: data for path, data in before.items() if not path.startswith(NOT_PUBLISHED)}
     assert {path: data for path, data in after.items() if not path.startswith(NOT_PUBLISHED)} == shared
-    assert not zk.exists(f"{site.deployment.path}/other")
-    assert site.start("web1").ends() == 0
-    assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
-
-
-def test_it_refuses_while_a_container_is_there(site: Site, tmp_path: Path) -> None:
-    file = str(tmp_path / "site.tar")
-    ctl(site.deployment, "snapshot", file)
-    site.publish(sync=site.once())
-    site.start()
-    site.running()
-    before: dict[str, Any] = contents(site)
-    assert "stop them first" in ctl(site.deployment, "restore", file, "--yes", status=1).stderr
-    assert contents(site) == before
-
-
-def test_one_that_was_killed_is_repeated(site: Site, zk: KazooClient, tmp_path: Path) -> None:
-    """Wherever: nothing is left of what it had not come to, though by then no service looks published."""
-    file = str(tmp_path / "site.tar")
-    assert site.start("web1").ends() == 0
-    ctl(site.deployment, "snapshot", file)
-    before = contents(site)
-    publish(site.deployment, "other/svc", {"commands": {"plain": site.plain()}}, variables={"x": "1"})
-    ctl(site.deployment, "set", "more", "1", "--service", "infra/db", "--host", "web3")
-    zk.create(f"{site.deployment.path}/other/svc/.party")
-    # As it does first.
-    for service in ("infra/db", "other/svc"):
-        zk.set(f"{site.deployment.path}/{service}", b"")
-    zk.delete(f"{site.deployment.path}/status", recursive=True)
-    said = ctl(site.deployment, "restore", file, "--yes").stderr
-    assert "removed other/svc/variables/x\n" in said and "new     infra/db\n" in said
-    after = contents(site)
-    assert {path: data for path, data in before.items() if not path.startswith(NOT_PUBLISHED)} == {
-        path: data for path, data in after.items() if not path.startswith(NOT_PUBLISHED)
-    }
-    assert not zk.exists(f"{site.deployment.path}/other")
     assert site.start("web1").ends() == 0
     assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
 
@@ -282,11 +239,11 @@ def test_one_that_was_killed_is_repeated(site: Site, zk: KazooClient, tmp_path: 
 def test_what_is_done_is_not_lost_to_a_container_that_starts(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has read the definition before, and makes the znodes of its commands before they are restored."""
+    """It makes the znodes of its commands before they are restored."""
     assert site.start("web1").ends() == 0
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
-    ctl(site.deployment, "set", "secret", "new")
+    clear(site)
     record = restoration._record
 
     def started(client: KazooClient, *others: Any) -> None:
@@ -295,8 +252,10 @@ def test_what_is_done_is_not_lost_to_a_container_that_starts(
 
     monkeypatch.setattr(restoration, "_record", started)
     where = ["--deployment", site.deployment.id, "--prefix", site.deployment.prefix]
-    with pytest.raises(ChangedMeanwhile, match="a container has started meanwhile"):
+    with pytest.raises(ChangedMeanwhile, match="a container has started"):
         cli.run(["restore", file, "--yes", *where, "--hosts", site.deployment.hosts])
+    monkeypatch.undo()
+    ctl(site.deployment, "reset", "--yes")
     ctl(site.deployment, "restore", file, "--yes")
     assert site.start("web1").ends() == 0
     assert names(site) == ["sync@web1", "tagged@web1", "host@web1"]
@@ -308,7 +267,7 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     """Another restore, for instance, at the same time."""
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
-    ctl(site.deployment, "set", "size", "9")
+    clear(site)
     record = restoration._record
 
     def recorded(*given: Any) -> None:
@@ -319,8 +278,6 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     with pytest.raises(ChangedMeanwhile, match="somebody else has changed"):
         cli.run(["restore", file, "--yes", *where])
-    monkeypatch.undo()
-    ctl(site.deployment, "restore", file, "--yes")
 
 
 def test_a_link_to_the_file_stays_one(site: Site, tmp_path: Path) -> None:

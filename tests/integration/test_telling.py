@@ -10,7 +10,6 @@ from typing import Any, Callable
 import psutil
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
 
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -435,42 +434,6 @@ def test_an_unknown_variable_of_the_agent_causes_a_warning(
     (warning,) = [line for line in agent.said.splitlines() if " WARNING " in line]
     assert "'KOLLA_HOST_NAME' is no variable of the agent; nearest is 'KOLLA_HOSTNAME'" in warning
     assert SECRET not in agent.said
-
-
-@pytest.mark.parametrize(
-    ("app_id", "said"),
-    [
-        ("site/shop/ipa", "site/shop/ipa is not published yet; the nearest published service is 'shop/api'"),
-        ("site/api", "site/api is not published yet; the nearest published service is 'shop/api'"),
-        ("site/shop/worker/x", "site/shop/worker/x is not published yet\n"),
-        ("site/other", "site/other is not published yet\n"),
-        ("sites/shop/api", "sites/shop/api: correct KOLLA_APP_ID, or publish it; nearest is 'site'"),
-        ("production/shop/api", "production/shop/api: correct KOLLA_APP_ID, or publish it\n"),
-    ],
-)
-def test_the_nearest_published_service_is_suggested(
-    deployment: Deployment, containers: Containers, app_id: str, said: str
-) -> None:
-    """Only if its name is similar, or it has the role."""
-    publish(deployment, SERVICE, {"commands": {"go": {"command": "true"}}})
-    agent = containers.start(SERVICE, KOLLA_APP_ID=f"/{app_id}")
-    agent.says(f"/{said}")
-    assert agent.running
-    _, nearest, name = said.rstrip("\n").partition(";")
-    checked = containers.start(SERVICE, words=["check"], KOLLA_APP_ID=f"/{app_id}")
-    assert checked.ends() == 65
-    assert f"/{app_id} is not published{nearest}{name} " in f"{checked.ending['reason']} "
-
-
-def test_an_agent_that_can_read_only_its_service_waits(
-    zk: KazooClient, deployment: Deployment, containers: Containers
-) -> None:
-    publish(deployment, "shop/ap", {"commands": {"go": {"command": "true"}}})
-    zk.add_auth("digest", "operator:s3cret")
-    zk.set_acls(f"{deployment.path}/shop", [make_digest_acl("operator", "s3cret", all=True)])
-    agent = containers.start(SERVICE)
-    agent.says("is not published yet")
-    assert agent.running
 
 
 # -- on the machine itself ----------------------------------------------------------------------------

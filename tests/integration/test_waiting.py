@@ -384,23 +384,6 @@ def test_a_dependency_is_noticed_while_others_change_all_the_time(
         far.close()
 
 
-def test_an_outage_counts_toward_the_limit(
-    zookeeper: Server, deployment: Deployment, containers: Containers, link: Link
-) -> None:
-    """Also for the definition, and if the server does not answer; the reason has the last known state."""
-    publish(deployment, "db", {"commands": {"sync": {"command": "exit 3"}}})
-    publish(deployment, "web", one_command_for_all("db/sync"))
-    assert containers.start("db", "web2").ends() == 1
-    limited = {"KOLLA_WAIT_TIMEOUT": "2", "KOLLA_ZK_HOSTS": link.hosts}
-    agent, early = (containers.start(service, HOST, **limited) for service in ("web", "nothing"))
-    eventually(lambda: watchers(zookeeper, f"{deployment.path}/nothing"), "a watch for the definition")
-    eventually(lambda: agent.state.endswith("db/sync: error"), "it waits")
-    link.freeze()
-    assert [agent.ends(60), early.ends(60)] == [75, 75]
-    assert f"{deployment.path}/nothing" in early.ending["reason"]
-    assert agent.ending["reason"].startswith("waited 2 s for db/sync (error, for ")
-
-
 class Written:
     """A report that keeps what is written to it."""
 

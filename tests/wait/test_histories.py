@@ -26,7 +26,7 @@ from kolla_mesos_start.tree.states import Unmet, encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import judge as wait
 from kolla_mesos_start.wait.judge import Blocked, Progress, Runnable, judge
-from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, SETTLE, UNKNOWN, Ephemeral, owner_of
+from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, UNKNOWN, Ephemeral
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, children_of, data_of
 from kolla_mesos_start.zookeeper.watches import WatchState
@@ -98,41 +98,6 @@ def test_wherever_a_quorum_is_cut_the_command_is_dead_before_the_session(
         sent.append(renewal)
         lease.acknowledged(renewal)
     assert lease.kill_at + max(0.3, timeout / 20) <= quorum.expires([*pings, *sent]) + 1e-9
-
-
-# The claim and renewals at a timeout of 12 s (margin 0.6 s): sent -> when the next one is due, and when
-# the command is killed unless that is proved.
-RENEWED: Sequence[tuple[float, float, float]] = [
-    (100, 103, 104.2),
-    (103, 105, 111.4),
-    (105, 107, 111.4),
-    (107, 109, 114.4),
-    (109, 111, 116.4),
-    (111, 113, 118.4),
-]
-
-
-def test_the_lease_follows_each_step() -> None:
-    """Uninterrupted: each renewal as it is due."""
-    lease = Lease(12.0, RENEWED[0][0])
-    for sent, due, kill_at in RENEWED:
-        if sent > RENEWED[0][0]:
-            lease.acknowledged(sent)
-        assert (lease.renew_at, lease.kill_at) == pytest.approx((due, kill_at)), sent
-
-
-@pytest.mark.parametrize("lost", range(1, len(RENEWED)))
-def test_a_renewal_that_is_lost_shortens_no_lease_and_the_next_one_makes_up_for_it(lost: int) -> None:
-    """An outage takes the reply; the next connection, in time, sends another one."""
-    lease = Lease(12.0, RENEWED[0][0])
-    for sent, _, _ in RENEWED[1:lost]:
-        lease.acknowledged(sent)
-    before = lease.kill_at
-    again = RENEWED[lost][0] + 0.5
-    assert again < before
-    lease.acknowledged(again)
-    assert lease.kill_at >= before
-    assert lease.kill_at >= RENEWED[lost][2]
 
 
 # -- the wait -----------------------------------------------------------------------------------------
@@ -777,55 +742,3 @@ def test_a_member_is_the_own_sessions_and_nothing_is_left_of_the_previous_run(
     whole = started(NEVER)
     for cut in product(range(whole.requests), (False, True), (False, True)):
         started(Cut(*cut))
-
-
-@pytest.mark.parametrize(
-    ("session", "held", "owner"),
-    [
-        (None, False, NONE),
-        (None, True, NONE),
-        (FIRST, False, "ours"),
-        (FIRST, True, "ours"),
-        (PREVIOUS_RUN, False, FORMER),
-        (PREVIOUS_RUN, True, FORMER),
-        (SOMEBODY, False, FORMER),
-        (SOMEBODY, True, "other"),
-        (0, True, FORMER),  # It is persistent: nobody's.
-    ],
-)
-def test_who_comes_later_keeps_the_place(session: int | None, held: bool, owner: str) -> None:
-    """What stood there before it was ours is of an earlier run; what takes our place is not. A znode that is
-    no ephemeral has no session (0)."""
-    assert owner_of(session, FIRST, {PREVIOUS_RUN}, held) == owner
-
-
-def test_a_step_that_is_refused_is_tried_again_ever_more_seldom() -> None:
-    """It is neither given up nor asked for again and again; once it is ours that is forgotten."""
-    ephemeral = Ephemeral("/party/one", b"{}", wanted=True, owner=NONE)
-    for pause in (5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300, 300):
-        ephemeral.refused(1000.0)
-        assert 1000 + 0.8 * pause <= ephemeral.not_before <= 1000 + 1.2 * pause
-        assert ephemeral.step == "look"
-    ephemeral.looked(FIRST, FIRST, ())
-    assert ephemeral.step == "rest"
-    ephemeral.refused(1000.0)
-    assert ephemeral.not_before <= 1006
-
-
-def test_what_somebody_deletes_is_made_again_after_a_while() -> None:
-    """It may be a whole tree that is being removed; what was not ours is looked at at once."""
-    ephemeral = Ephemeral("/party/one", b"{}", wanted=True)
-    ephemeral.looked(FIRST, FIRST, ())
-    ephemeral.fired(1000.0)
-    assert (ephemeral.step, ephemeral.not_before) == ("look", 1000.0 + SETTLE)
-    ephemeral.looked(SOMEBODY, FIRST, ())
-    ephemeral.fired(1000.0)
-    assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
-
-
-def test_what_happens_while_a_request_is_under_way_is_found_by_its_reply() -> None:
-    """There is never more than one."""
-    ephemeral = Ephemeral("/party/one", b"{}", wanted=True, owner=NONE)
-    ephemeral.busy = True
-    ephemeral.fired(1000.0)
-    assert ephemeral.busy and (ephemeral.step, ephemeral.not_before) == ("create", 0.0)

@@ -25,11 +25,12 @@ SHORT_UNITS = {"m": 60, **dict(UNITS)}  # seconds
 def run(invocation: Invocation) -> int:
     """Print the events, the oldest first; with --follow until Ctrl-C."""
     options = invocation.options
-    reader = EventReader(invocation.require_deployment(), invocation.given)
+    znodes = invocation.require_deployment()
+    reader = EventReader(znodes, invocation.given)
     mirror = Mirror(invocation.client, reader, watching=options.follow)
     look = reader.look(mirror.view(), time.time())
     service = _service(look, options.service) if options.service else ""
-    found = events.between(events.NOTHING, look)
+    found = events.recorded(look.entries)
     _print(invocation, [each for each in found if each.at >= (options.since or 0.0)], service)
     while options.follow:
         mirror.wait(quiet=QUIET)
@@ -86,14 +87,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Print what happened, one line for each event, the oldest first: publications and what operators did, by whom;
-starts of containers; readiness gained and lost, and why; attempts of commands and their results; refreshes;
-elections.
+Print what operators did, one line for each action, the oldest first: publications, changes of variables and
+records, by whom. The last 200 are recorded in the deployment, with names, never values.
 
-The last 200 publications and actions are recorded in the deployment, with names, never values. All other
-events are those that the present state shows: of each container and command the last ones. With --follow,
-every change is printed as it happens; `--since 0s` leaves out what happened before. With --format json each
-line is a JSON object.
+With --follow, print also every change as it happens: starts of containers; readiness gained and lost, and
+why; attempts of commands and their results; refreshes; elections. `--since 0s` leaves out what happened
+before. With --format json each line is a JSON object.
 """,
     example="kolla_mesos_ctl events keystone-api --since 1h --follow",
     add_arguments=_add_arguments,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, show
-from kolla_mesos_start.ctl.live.graph import dot, mermaid, of, svg, text, with_reasons
+from kolla_mesos_start.ctl.live.graph import dot, of, text, with_reasons
 from kolla_mesos_start.ctl.live.mirror import mirror
 from kolla_mesos_start.kolla_ansible import directory
 
@@ -19,17 +19,13 @@ def run(invocation: Invocation) -> int:
     graph = with_reasons(of(deployment), reasons)
     if form == "text":
         show(invocation.out, text(graph))
-    elif form == "svg":
-        invocation.out.out(svg(dot(graph, deployment.id)))
     else:
-        invocation.out.out(dot(graph, deployment.id) if form == "dot" else mermaid(graph))
+        invocation.out.out(dot(graph, deployment.id))
     return 0
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--format", choices=("text", "dot", "mermaid", "svg"), default="text", help="default: %(default)s"
-    )
+    parser.add_argument("--format", choices=("text", "dot"), default="text", help="default: %(default)s")
     parser.add_argument(
         "--imported",
         metavar="DIR",
@@ -42,9 +38,9 @@ SUBCOMMAND = Subcommand(
     description="""\
 Print every command and daemon of the deployment with its dependencies and its state.
 
-dot is the language of Graphviz, mermaid that of many wikis and forges; svg needs the program dot of Graphviz.
+dot is the language of Graphviz, whose program draws it: `dot -Tsvg`.
 """,
-    example="kolla_mesos_ctl graph --format svg --deployment site > site.svg",
+    example="kolla_mesos_ctl graph --format dot --deployment site | dot -Tsvg >site.svg",
     add_arguments=_add_arguments,
     run=run,
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from kolla_mesos_start.ctl.directory import acl, source
+from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.findings import counted, refuse
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.ctl.live import difference, outdated
 from kolla_mesos_start.ctl.live.publishing import Publishing
 from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
-from kolla_mesos_start.errors import AccessDenied
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,21 +21,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " containers",
     )
     parser.add_argument("--no-validate", action="store_true", help="publish even if `validate` finds errors")
-    without_writing = parser.add_mutually_exclusive_group()
-    without_writing.add_argument(
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="write nothing; show what would change, as `diff` does, and with --prune what would be removed",
     )
-    without_writing.add_argument(
-        "--check-acl",
-        action="store_true",
-        help="only name the znodes where somebody may do more than acl.yml plans; status 77 if there are any",
-    )
 
 
 def run(invocation: Invocation) -> int:
-    """Publish, or show what would change, or compare ACLs."""
+    """Publish, or show what would change."""
     options = invocation.options
     loaded, unused = without_unused_secrets(invocation.load())
     refuse(loaded.unreadable)
@@ -46,14 +39,7 @@ def run(invocation: Invocation) -> int:
         print(f"left out {options.directory / name}")
     if unused:
         print(f"left out {counted(len(unused), 'value')} of {options.secrets} that nothing uses")
-    publishing = Publishing(invocation, loaded)
-    if options.check_acl:
-        wider = publishing.wider_acls()
-        for path, rights in wider.items():
-            print(f"{path}: {acl.shown(rights)}, which acl.yml does not plan")
-        print(f"{counted(len(wider), 'znode')} wider than planned")
-        return AccessDenied.status if wider else 0
-    publisher = publishing.publish()
+    publisher = Publishing(invocation, loaded).publish()
     print(f"published {options.directory} to {publisher.root}: {publisher.counts}")
     earlier = publisher.lock.interrupted
     if earlier and publisher.lock.left:

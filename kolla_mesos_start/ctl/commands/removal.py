@@ -84,7 +84,7 @@ def _print_members(invocation: Invocation, znodes: Znodes) -> None:
 
 def run_reset(invocation: Invocation) -> int:
     """Remove the records of containers, of all or of some hosts; published znodes stay."""
-    if invocation.options.host or invocation.options.absent_hosts:
+    if invocation.options.host:
         return _run_reset_hosts(invocation)
     with publication.locked(invocation.client, invocation.require_deployment()) as lock:
         return _reset(invocation, lock)
@@ -121,12 +121,11 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     kept = acls.made(client, znodes)
     trees = {
         name: Tree(znodes, [f"{znodes.status}/{name}", *found.marks.get(name, ())], (), (), kept=kept)
-        for name in (hosts.named(found, options.host) if options.host else hosts.absent(found, there))
+        for name in hosts.named(found, options.host)
     }
     names = [name for name, tree in trees.items() if listed(client, tree, force=True)]
     if not names:
-        everywhere = f"every host of {znodes.deployment} with records has a container"
-        print(f"there are no records of {', '.join(trees)}" if trees else everywhere)
+        print(f"there are no records of {', '.join(trees)}")
         return 0
     _require_nobody(invocation, hosts.in_use(there, names))
     _print_again(invocation, [state for state in found.states if state.scope in names])
@@ -202,12 +201,8 @@ other services depend on it.
 
 
 def _add_reset(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    parser.add_argument(
         "--host", metavar="H", action="append", help="only the records of this host; may be repeated"
-    )
-    which.add_argument(
-        "--absent-hosts", action="store_true", help="only the records of hosts that have no container now"
     )
     _add_answers(parser, "even if there are containers; asks anyway")
 
@@ -218,13 +213,12 @@ Remove all records of the deployment's containers: every one-time command runs a
 and so do the records of elections (members and last decision): they belong to the data on the hosts' disks.
 Asks for confirmation first. The status is 1, and nothing is changed, while there are containers.
 
-With --host or --absent-hosts, remove only the records of hosts that are gone, for example of pods, each of
-which is a host without NODE_NAME. If such a host comes back, commands that run once on each host run there
-again. A dependency that counts the hosts on which a command has succeeded (`count`) may become unsatisfied.
-The host remains a member of elections: see `elect --forget`. A host that has lost its connection to ZooKeeper
-looks absent.
+With --host, remove only the records of a host that is gone, for example of a pod, which is a host without
+NODE_NAME. If the host comes back, commands that run once on each host run there again. A dependency that
+counts the hosts on which a command has succeeded (`count`) may become unsatisfied. The host remains a member
+of elections: see `elect --forget`.
 """,
-    example="kolla_mesos_ctl reset --absent-hosts --deployment site",
+    example="kolla_mesos_ctl reset --host node-7 --deployment site",
     add_arguments=_add_reset,
     run=run_reset,
 )

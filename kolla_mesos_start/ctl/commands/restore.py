@@ -1,34 +1,41 @@
-"""`kolla_mesos_ctl restore`: make a deployment equal to a snapshot, here or in another ensemble.
+"""`kolla_mesos_ctl restore`: restore a snapshot into an absent deployment, here or in another ensemble.
 
-    check -> empty the definitions, remove records -> variables, files -> completed commands -> definitions
+    check -> variables, files -> completed commands -> definitions
 
 Containers wait for definitions. These are written last, so that a container that starts finds which commands
-are done, and no record of another ensemble looks newer than its definition.
+are done.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Subcommand, add_yes
 from kolla_mesos_start.ctl.text import NotThere
-from kolla_mesos_start.ctl.zk import acls, archive, elections, publication, removal
+from kolla_mesos_start.ctl.zk import acls, archive, elections, publication
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from kolla_mesos_start.ctl.zk.publication import Held
 from kolla_mesos_start.ctl.zk.publisher import check_chroot
 from kolla_mesos_start.ctl.zk.restoration import (
-    is_status_there,
-    old_tree,
     plan_of,
     with_elections,
     write,
 )
 from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, take
-from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
 from kolla_mesos_start.tree.publication import RESTORE
+from kolla_mesos_start.tree.znodes import Znodes
+
+SHOWN = 5  # names in a message
+
+
+class Exists(AgentError):
+    """The deployment exists."""
+
+    status = 1
 
 
 class BadSnapshot(BadDefinition):
@@ -40,7 +47,7 @@ class BadSnapshot(BadDefinition):
 
 
 def run(invocation: Invocation) -> int:
-    """Restore a snapshot. A different deployment is replaced only after a confirmation."""
+    """Restore a snapshot, if the deployment is absent."""
     client = invocation.client
     wanted = _read(invocation.options.file)
     check_chroot(client, invocation.settings)
@@ -63,34 +70,42 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
         lock.publish([], {})  # An earlier restore may have been interrupted just before its end.
         print(f"{znodes.deployment} is already as in {file}: {counted(wanted)}")
         return 0
+    is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
+    if not is_half:
+        _require_absent(found, znodes)
+    others = found.contents.keys() - wanted.contents.keys()
+    if others and not invocation.confirmed(f"remove {_first(others)}, which the snapshot does not contain"):
+        return DECLINED
+    for role in sorted(elections.changed(given.recorded, wanted.recorded)):
+        invocation.err.print(f"the record of the election of {role} stays as it is now")
     plan = plan_of(client, file, wanted)
-    tree = (
-        old_tree(client, znodes, found, wanted)
-        if found.published or is_status_there(client, znodes)
-        else None
-    )
-    if tree:
-        there = removal.who_is_there(client, tree)
-        if there:
-            raise removal.InUse(f"{there}: stop them first; nothing was changed")
-        _print_differences(invocation, found, wanted)
-        for role in sorted(elections.changed(given.recorded, wanted.recorded)):
-            invocation.err.print(f"the record of the election of {role} stays as it is now")
-        what = f"replace {znodes.deployment} by what was {_origin(wanted)}"
-        if not invocation.confirmed(what):
-            return DECLINED
     if plan:
         acls.secure(client, znodes, plan)
     lock.begin()
-    if tree:
-        removal.remove(client, tree)
     write(client, znodes, lock, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise ChangedMeanwhile(
             f"somebody else has changed {znodes.deployment} meanwhile; restore it once more"
         )
-    print(f"restored {znodes.deployment} to what was {_origin(wanted)}: {counted(wanted)}")
+    origin = f"{wanted.deployment} at {wanted.taken}"
+    print(f"restored {znodes.deployment} to what was {origin}: {counted(wanted)}")
     return 0
+
+
+def _require_absent(found: Snapshot, znodes: Znodes) -> None:
+    """Exists if a service is published, or the record of a command exists."""
+    if found.definitions:
+        what = f"remove its services first ({_first(found.definitions)}), and reset it"
+    elif done_commands(found):
+        what = f"reset it first; done: {_first(done_commands(found))}"
+    else:
+        return
+    raise Exists(f"{znodes.deployment} exists: {what}; nothing was changed")
+
+
+def _first(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
 
 
 def _read(file: Path) -> Snapshot:
@@ -105,24 +120,6 @@ def _read(file: Path) -> Snapshot:
         raise BadSnapshot(file, error.issues) from error
 
 
-def _origin(snapshot: Snapshot) -> str:
-    return f"{snapshot.deployment} at {snapshot.taken}"
-
-
-def _print_differences(invocation: Invocation, found: Snapshot, wanted: Snapshot) -> None:
-    """Print the paths of the differences, never values."""
-    for path in sorted({*found.published, *wanted.published}):
-        before, after = found.published.get(path), wanted.published.get(path)
-        if before != after:
-            change = "new" if before is None else "removed" if after is None else "changed"
-            invocation.err.print(f"{change:7} {path}")
-    done, stays = set(done_commands(found)), set(done_commands(wanted))
-    for name in sorted(done - stays):
-        invocation.err.print(f"{name} is done now, and will not be")
-    for name in sorted(stays - done):
-        invocation.err.print(f"{name} is not done now, and will be")
-
-
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="a file that `snapshot` has written")
     add_yes(parser)
@@ -130,10 +127,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Make the deployment equal to a snapshot: definitions, variables, files, and completed one-time commands.
-Fencing tokens keep growing. Everything that is not in the snapshot is removed. The record of an election
-stays as it is now, if there is one: it belongs to the data on the hosts' disks. A different deployment is
-replaced only after a confirmation, and not while it has containers (status 1).
+Restore a snapshot: definitions, variables, files, and completed one-time commands. Fencing tokens keep
+growing. The deployment must be absent: its services removed and its records reset (status 1), or in another
+ensemble. The record of an election stays as it is now, if there is one: it belongs to the data on the hosts'
+disks. Variables that the snapshot does not contain are removed after a confirmation.
 """,
     example="kolla_mesos_ctl restore site.tar --deployment site --hosts zk4:2181",
     add_arguments=_add_arguments,

@@ -7,11 +7,13 @@ the differences, and hides secrets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from kolla_mesos_start.ctl.directory import changes, directory
+from kolla_mesos_start.ctl.directory import acl, changes, directory
+from kolla_mesos_start.ctl.directory.acl import Acl
 from kolla_mesos_start.ctl.directory.changes import CREATED, Change, shortened
 from kolla_mesos_start.ctl.directory.directory import VARIABLES, Deployment
 from kolla_mesos_start.ctl.directory.findings import counted, refuse
@@ -21,10 +23,11 @@ from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import outdated
 from kolla_mesos_start.ctl.live.outdated import OutdatedContainer
 from kolla_mesos_start.ctl.text import NotThere
-from kolla_mesos_start.ctl.zk import publication, published, services
+from kolla_mesos_start.ctl.zk import acls, publication, published, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.published import Nodes
 from kolla_mesos_start.ctl.zk.publisher import check_chroot
+from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed
@@ -33,7 +36,8 @@ COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 class Difference(NamedTuple):
     """All differences. `only_prune` would be removed by --prune, `kept` would not, because it has
-    containers. `users` are the services whose templates use a variable that --prune would remove."""
+    containers. `users` are the services whose templates use a variable that --prune would remove. `wider`:
+    the rights that acl.yml does not plan, by the path of the znode."""
 
     changed: Sequence[Change]
     only_prune: Sequence[str]
@@ -41,6 +45,7 @@ class Difference(NamedTuple):
     kept: Sequence[str]
     running_old: Sequence[OutdatedContainer]
     mask: Mask
+    wider: Mapping[str, Acl] = MappingProxyType({})
 
 
 def run(invocation: Invocation, source: Source) -> int:
@@ -57,11 +62,12 @@ def run(invocation: Invocation, source: Source) -> int:
     found = difference(
         invocation.client, znodes, deployment, before, source.hidden | invocation.client.restricted
     )
+    found = found._replace(wider=_wider_acls(invocation, znodes, deployment, before))
     if invocation.as_json:
         invocation.print_json(_as_json(found))
     else:
         _print(invocation, found, prune)
-    return 1 if found.changed or mark or (prune and found.only_prune) else 0
+    return 1 if found.changed or found.wider or mark or (prune and found.only_prune) else 0
 
 
 def _paths(invocation: Invocation) -> Znodes:
@@ -88,6 +94,21 @@ def difference(
     users = {node: _users(node, deployment) for node in only_prune if is_variable(node)}
     old = outdated.outdated(client, znodes, deployment, before, (change.node for change in changed))
     return Difference(changed, only_prune, users, kept, old, Mask(before, after, declared=declared))
+
+
+def _wider_acls(
+    invocation: Invocation, znodes: Znodes, deployment: Deployment, before: Nodes
+) -> Mapping[str, Acl]:
+    """The rights that clients have beyond acl.yml, by path. Only the operator can see all of them."""
+    plan = deployment.acl or invocation.client.plan
+    if plan is None or not before:
+        return {}
+    services = published.defined(before).union(directory.definitions(deployment))
+    try:
+        return acls.wider(invocation.client, znodes, plan.only(services))
+    except AccessDenied as error:
+        invocation.err.print(f"warning: existing ACLs are not compared with acl.yml: {error.reason}")
+        return {}
 
 
 def _users(node: str, deployment: Deployment) -> list[str]:
@@ -120,6 +141,7 @@ def _as_json(found: Difference) -> Any:
             }
             for each in found.running_old
         ],
+        "wider": {path: acl.shown(rights) for path, rights in found.wider.items()},
     }
 
 
@@ -141,6 +163,8 @@ def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
         say(Text(removal, "red") if prune else Text(f"only with --prune: {removal}", "dim"))
     for service in found.kept:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
+    for path, rights in found.wider.items():
+        say(Text(f"would secure {path}: {acl.shown(rights)}, which acl.yml does not plan", "red"))
     outdated.show(invocation.out, found.running_old)
     created = sum(change.kind == CREATED for change in found.changed)
     removed = counted(len(found.only_prune), "znode")

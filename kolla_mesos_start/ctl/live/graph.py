@@ -1,24 +1,18 @@
 """The dependency graph of a deployment, with the state of each step.
 
-What belongs here: one graph, written in several languages. Graphviz draws the picture.
+What belongs here: one graph, as text and in Graphviz's language, which draws the picture.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.invocation import Line
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.definition.model import Dependency, Members
-from kolla_mesos_start.errors import AgentError, BadUsage
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING
 
-NO_GRAPHVIZ = (
-    "--format svg needs Graphviz's program dot: install the package graphviz, or draw the output of"
-    " --format mermaid, for which a browser is enough"
-)
 MISSING, OUTSIDE = "missing", "outside"
 # Fill colours on which black text is readable.
 COLOURS = {
@@ -168,35 +162,3 @@ def _quoted(words: str) -> str:
     # Graphviz takes `&lt;` for a character, as HTML does.
     escaped = words.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def mermaid(graph: DependencyGraph) -> str:
-    """Mermaid's language, which wikis and forges draw."""
-    ids = {node.path: f"n{number}" for number, node in enumerate(graph.nodes)}
-    lines = ["flowchart LR"]
-    for node in graph.nodes:
-        label = f"{_entities(node.path)}<br>{_entities(node.label)}"
-        lines.append(f'  {ids[node.path]}["{label}"]:::{node.state}')
-    for edge in graph.edges:
-        arrow = f'-->|"{_entities(edge.label)}"|' if edge.label else "-->"
-        lines.append(f"  {ids[edge.before]} {arrow} {ids[edge.after]}")
-    lines += [f"  classDef {state} fill:{colour},color:#000" for state, colour in COLOURS.items()]
-    return "\n".join(lines)
-
-
-def _entities(words: str) -> str:
-    # A label is HTML, in which Mermaid writes `&lt;` as `#lt;`.
-    return words.translate({ord(each): f"#{ord(each)};" for each in "#&<>\"'`"})
-
-
-def svg(source: str) -> str:
-    """The picture that Graphviz draws."""
-    try:
-        done = subprocess.run(
-            ["dot", "-Tsvg"], input=source, capture_output=True, encoding="utf-8", check=True
-        )
-    except FileNotFoundError as error:
-        raise BadUsage(NO_GRAPHVIZ) from error
-    except subprocess.CalledProcessError as error:
-        raise AgentError(f"dot -Tsvg ended with {error.returncode}: {error.stderr.strip()}") from error
-    return done.stdout

@@ -1,23 +1,20 @@
-"""Where a container's log is, as its launcher says (KOLLA_LOGS), and what of that the tool may run.
+"""Where a container's log is, as its launcher says (KOLLA_LOGS). Pure.
 
-The text comes from a container, so a program gets it only in one of the forms below: a compromised container
-must not choose options of `podman`, or a file to show. Pure.
+The tool only prints the text: a container has written it.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.live.cause import listed
 from kolla_mesos_start.ctl.live.model import LiveService
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 ON_ITS_HOST = re.compile(rf"(podman|docker) logs {NAME}|journalctl (-u|--unit) {NAME}")
 ANYWHERE = re.compile(rf"kubectl (-n {NAME} )?logs {NAME}( -c {NAME})?")
-FILE = re.compile(r"/([^/]+/)*([^/]*[._-])?log")
 
 
 class LogLocation(NamedTuple):
@@ -36,18 +33,9 @@ class LogLocation(NamedTuple):
 
     @property
     def argv(self) -> Sequence[str]:
-        """The command, if it is one that may be run; else empty."""
+        """The words of the command, if it is a known one; else empty."""
         is_known = self.works_anywhere or ON_ITS_HOST.fullmatch(self.logs)
         return shlex.split(self.logs) if is_known else ()
-
-    def is_readable(self, here: Collection[str]) -> bool:
-        """Whether the tool may read it from here; `here` are the names of this host."""
-        # A file in a directory with the host's name is that of this host, wherever it is: `up` and central
-        # log servers have such directories.
-        if self.is_file:
-            is_here = self.host in here or self.host in self.logs.split("/")[:-1]
-            return is_here and bool(FILE.fullmatch(self.logs))
-        return self.works_anywhere or (self.host in here and bool(self.argv))
 
     @property
     def restart(self) -> str:
@@ -76,26 +64,6 @@ def see(service: LiveService, host: str, otherwise: str = "see its log") -> str:
     """A clause that says how to read the log of a container on `host`; `otherwise` if that is unknown."""
     found = next((each for each in locations(service) if each.host == host), None)
     return f"see {found.text}" if found else otherwise
-
-
-def no_log(service: LiveService) -> str:
-    """Why nothing in the deployment names a log of the service, and where it is."""
-    if service.containers or service.ended:
-        return (
-            f"the containers of {service.name} do not say where their logs are: set KOLLA_LOGS, which"
-            " `manifests` and `up` do"
-        )
-    # A container that is gone has taken with it what it said.
-    hosts = sorted({each.host for each in service.gone} or service.started_on)
-    if not hosts:
-        return (
-            f"no container of {service.name} exists, and none has ever reached ZooKeeper: its launcher has"
-            " the log of a failed start"
-        )
-    return (
-        f"no container of {service.name} is left on {listed(hosts)}; its launcher there has the log of the"
-        " last one: use `podman logs`, `docker logs` or `journalctl -u` there, or `kubectl logs --previous`"
-    )
 
 
 def locations(service: LiveService) -> Iterator[LogLocation]:

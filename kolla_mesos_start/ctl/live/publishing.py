@@ -101,15 +101,6 @@ class Publishing:
             self._note(f"note: still published, but not in {left}; --prune would remove them")
         return publisher
 
-    def wider_acls(self) -> dict[str, Acl]:
-        """The rights that clients have beyond acl.yml, by path."""
-        plan = self._source.deployment.acl
-        if plan is None:
-            raise BadUsage(f"--check-acl: {self._options.directory} has no acl.yml to compare with")
-        znodes = self._invocation.require_deployment()
-        prepared = self._prepare(published.nodes(self._client, znodes))
-        return acls.wider(self._client, znodes, prepared.plan or plan)
-
     def _prepare(self, before: Nodes) -> PreparedPublication:
         """Compare the directory with what is published, and refuse errors."""
         source = self._source.with_published(before)

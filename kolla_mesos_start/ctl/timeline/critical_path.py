@@ -10,7 +10,6 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from heapq import heappop, heappush
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -137,53 +136,6 @@ def overhead(steps: Sequence[TimelineStep], began: float) -> float:
     """The seconds in which no step of the critical path was running."""
     path = critical_path(steps)
     return path[-1].finished - began - sum(step.duration for step in path)
-
-
-def gains(steps: Sequence[TimelineStep], began: float) -> dict[TimelineStep, float]:
-    """For each step of the critical path: how many seconds earlier the last step would have finished without
-    it.
-
-    The delay between each other step and what it needs stays the same.
-    """
-    path = critical_path(steps)
-    end = max(step.finished for step in steps)
-    ends = _ends_without({step for step in path if step.duration > 0}, steps, began)
-    return {step: end - ends[step] for step in path if step in ends}
-
-
-def _ends_without(
-    wanted: Set[TimelineStep], steps: Sequence[TimelineStep], began: float
-) -> dict[TimelineStep, float]:
-    """For each of these steps: when the last one would have finished, if this one had taken no time.
-
-    That is the end of the longest chain of steps, each of which needs the one before. The step is in the
-    chain, or the chain ends before the step or jumps over it, in the order in which the steps began.
-    """
-    order = sorted(dict.fromkeys(steps), key=lambda each: (each.started, each.finished))
-    finished, place = Finished(steps), {step: at for at, step in enumerate(order)}
-    after = [0.0] * len(order)  # seconds of the longest chain that follows the step
-    jumps: list[list[tuple[float, int]]] = [[] for _ in order]  # by the first step that they jump over
-    for at, step in reversed([*enumerate(order)]):
-        before = needed(step, finished)
-        own = step.finished - max((each.finished for each in before), default=began) + after[at]
-        for each in before:
-            if place[each] < at:
-                after[place[each]] = max(after[place[each]], own)
-        begins = [(place[each] + 1, each.finished) for each in before] or [(0, began)]
-        for first, instant in begins:
-            # A step that began after one that needs it (see INACCURACY) counts as not needed.
-            jumps[first if first <= at else 0].append((-(instant + own), at))
-    ends: dict[TimelineStep, float] = {}
-    last, over = began, list[tuple[float, int]]()
-    for at, step in enumerate(order):
-        for jump in jumps[at]:
-            heappush(over, jump)
-        while over and over[0][1] <= at:
-            heappop(over)
-        if step in wanted:
-            ends[step] = max(step.started + after[at], last, -over[0][0] if over else began)
-        last = max(last, step.finished)
-    return ends
 
 
 def draw(steps: Sequence[TimelineStep], began: float, columns: int = PAGE) -> str:

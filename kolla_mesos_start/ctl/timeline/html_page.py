@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.timeline.critical_path import Finished, TimelineStep
-from kolla_mesos_start.ctl.timeline.report import Event, StartReport, advice, trouble
+from kolla_mesos_start.ctl.timeline.report import Event, StartReport, note, trouble
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
@@ -57,7 +57,7 @@ def page(report: StartReport) -> str:
     shown, script, tick = _shown(report), SCRIPT.read_text(encoding="utf-8"), _tick(report)
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=_text(f"The start of {report.id}"),
-        advice=_text(advice(report)),
+        note=_text(note(report)),
         figures="".join(f"<li><b>{value}</b> {words}</li>" for value, words in _figures(shown)),
         troubles=sum("trouble" in _kinds(shown, event) for event in report.events),
         tick=f"{100 * tick / shown.scale:.4f}",

@@ -42,7 +42,7 @@ class StartReport(NamedTuple):
 
 
 def lines(report: StartReport, columns: int) -> Iterator[str]:
-    """The lanes and the steps, problems, and what would have been faster."""
+    """The lanes and the steps, and problems."""
     steps = report.finished
     took_time = any(step.finished > report.began for step in steps)
     if not took_time and not any(event.step.again for event in report.events):
@@ -53,7 +53,7 @@ def lines(report: StartReport, columns: int) -> Iterator[str]:
     for event in report.events:
         if trouble(event):
             yield from _wrapped(f"  {event.step.name} ({event.step.host}): {trouble(event)}", columns)
-    yield from _wrapped(advice(report), columns)
+    yield from _wrapped(note(report), columns)
 
 
 def as_json(report: StartReport) -> Mapping[str, object]:
@@ -95,22 +95,10 @@ def trouble(event: Event) -> str:
     return ", ".join(words)
 
 
-def advice(report: StartReport) -> str:
-    """The step without which the start would have been much faster; or why that is unknown."""
+def note(report: StartReport) -> str:
+    """Why the times are not those of one start; empty if they are."""
     again = dict.fromkeys(
         f"{event.step.container} was {event.step.again}" for event in report.events if event.step.again
     )
-    if again:
-        some = ", ".join([*list(again)[:NAMED], *[f"and {len(again) - NAMED} more"][: len(again) > NAMED]])
-        return f"This is not one start ({some}): what would have made it faster is unknown."
-    steps = report.finished
-    gains = critical_path.gains(steps, report.began) if steps else {}
-    if not gains:
-        return "Nothing on the critical path took any time."
-    best = max(gains, key=lambda step: gains[step])
-    total = max(step.finished for step in steps) - report.began
-    what = "all would have been up" if len(steps) == len(report.events) else "this would have been done"
-    return (
-        f"Without {best.name} on {best.host} ({best.duration:.1f} s) {what}"
-        f" {gains[best]:.1f} s earlier, after {total - gains[best]:.1f} s."
-    )
+    more = f", and {len(again) - NAMED} more" if len(again) > NAMED else ""
+    return f"This is not one start ({', '.join([*again][:NAMED])}{more})." if again else ""

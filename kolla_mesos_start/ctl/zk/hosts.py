@@ -76,11 +76,6 @@ def named(found: Recorded, names: Sequence[str]) -> list[str]:
     return sorted(set(names))
 
 
-def absent(found: Recorded, there: HostPresence) -> list[str]:
-    """The hosts without a container."""
-    return [host for host in found.hosts if host not in there.by_host]
-
-
 def in_use(there: HostPresence, names: Sequence[str]) -> str:
     """Why these hosts may be in use, for a message; empty if they are not."""
     return "; ".join([*(there.by_host[name] for name in names if name in there.by_host), *there.unknown])

@@ -1,8 +1,8 @@
 """Restores a snapshot into a deployment's tree.
 
-What belongs here: what is removed first, and the order in which the rest is written. A record of an election
-that exists is kept: it belongs to the data on the hosts' disks, which `restore` does not change, and an older
-one may lack the member with the newest data.
+What belongs here: the order in which it is written. A record of an election that exists is kept: it belongs
+to the data on the hosts' disks, which `restore` does not change, and an older one may lack the member with
+the newest data.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from kolla_mesos_start.ctl.zk import (
     elections,
     event_record,
     published,
-    removal,
-    status_records,
 )
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
@@ -31,37 +29,13 @@ from kolla_mesos_start.ctl.zk.token_floor import raise_floor
 from kolla_mesos_start.tree.znodes import Znodes
 
 
-def is_status_there(client: OperatorClient, znodes: Znodes) -> bool:
-    """Whether anything is recorded; a killed restore may have left something that no snapshot contains."""
-    return connection.read(client, [znodes.status])[znodes.status] is not None
-
-
 def with_elections(wanted: Snapshot, found: Snapshot) -> Snapshot:
     """The snapshot `wanted`, with the records of elections that exist now, as in `found`."""
-    kept = _common_elections(wanted, found)
+    kept = elections.roles(found.recorded)
     current = {path: data for path, data in found.recorded.items() if elections.role_of(path) in kept}
     above = {path: found.recorded[path] for path in connection.parents(current) if path not in current}
     others = {path: data for path, data in wanted.recorded.items() if elections.role_of(path) not in kept}
     return wanted._replace(recorded=dict(sorted({**above, **others, **current}.items())))
-
-
-def _common_elections(wanted: Snapshot, found: Snapshot) -> set[str]:
-    """The roles whose record of an election stays as it is in `found`."""
-    services = {name.rpartition("/")[2] for name in wanted.definitions}
-    return (services | elections.roles(wanted.recorded)) & elections.roles(found.recorded)
-
-
-def old_tree(client: OperatorClient, znodes: Znodes, found: Snapshot, wanted: Snapshot) -> removal.Tree:
-    """What is removed first, while no container exists: what is recorded, and all definitions.
-
-    The elections that `wanted` and `found` have in common stay: see `with_elections`.
-    """
-    states = status_records.states(client, znodes, status_records.roles(client, znodes))
-    definitions = [znodes.service(name) for name in found.definitions]
-    tree = removal.status_tree(client, znodes, states)
-    common = _common_elections(wanted, found)
-    kept = {path for role, path in elections.roots(client, znodes).items() if role in common}
-    return tree._replace(definitions=definitions, elections=kept)
 
 
 def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
@@ -76,7 +50,8 @@ def write(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, 
     if take(client, znodes).recorded != wanted.recorded:
         # A container that had read its definition before has created some of these znodes.
         raise ChangedMeanwhile(
-            f"a container has started meanwhile in {znodes.deployment}: stop it, and restore again"
+            f"{znodes.deployment} has other records than the snapshot (a container has started?): stop its"
+            " containers, reset it, and restore again"
         )
     publisher.write(wanted.definitions, is_last=True)
     event_record.merge(client, znodes, event_record.decode(wanted.events))

@@ -257,7 +257,7 @@ def test_everything_fits_the_window(opened: Open, past: StartReport, width: int)
     assert min(track.right - track.left for track in tracks) > width / 3
 
 
-def test_the_advice_and_the_times_stay_visible_in_a_long_page(opened: Open) -> None:
+def test_the_note_and_the_times_stay_visible_in_a_long_page(opened: Open) -> None:
     page = opened(large(10, 10))
     cut = "names => names.filter(each => each.scrollWidth > each.clientWidth).length"
     assert page.locator(".name").evaluate_all(cut) == 0
@@ -284,7 +284,7 @@ COLOURS = """each => {
 }"""
 TEXTS = (
     "h1",
-    "#advice",
+    "#note",
     ".faint",
     "#axis span",
     ".name",
@@ -343,10 +343,10 @@ def test_the_page_runs_only_its_own_script_and_loads_nothing(browser: Browser, t
         assert marked(page, "chosen") == ["api/schema on web-1"]
 
 
-def test_a_restarted_container_is_marked_and_there_is_no_advice(opened: Open) -> None:
+def test_a_restarted_container_is_marked(opened: Open) -> None:
     again = SECOND._replace(started=40.0, finished=42.0, again="started again")
     page = opened(SMALL._replace(events=events(DATABASE, SCHEMA, FIRST, again)))
-    expect(page.locator("#advice")).to_contain_text("This is not one start (api@web-2 was started again)")
+    expect(page.locator("#note")).to_contain_text("This is not one start (api@web-2 was started again)")
     row = page.locator("tbody tr", has_text="started again")
     expect(row.locator("td")).to_have_text(
         ["api/daemon", "web-2", "40.00", "42.00", "", "2.00", "started again", ""]
