@@ -556,7 +556,7 @@ def _host_facts(settings: Settings) -> Mapping[str, Any]:
 def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     """What the container's znode shows once a command is rendered."""
     # Its registrar watches what the files were rendered from.
-    follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
+    follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
     return facts_of(*shown, prepared.read, follows)
 

@@ -69,7 +69,7 @@ class Launch:
         self._report, self._registration = report, registration
         self._prepared, self._step = prepared, prepared.step
         self._path = prepared.step.command.path
-        election = self._step.election
+        election = self._step.command.election
         if membership and election and membership.role == "first":
             assert isinstance(election.start, tuple)
             self._argv, self._program = election.start, None
@@ -208,7 +208,7 @@ class Launch:
     def _handoff(self, environ: Mapping[str, str], notify_fd: int, daemon: int, pidfd: int) -> Handoff:
         settings, session = self._settings, self._client.session
         servers = session.servers
-        ready = self._step.ready
+        ready = self._step.command.ready
         assert ready is not None
         return Handoff(
             hosts=list(servers.hosts),
@@ -257,7 +257,7 @@ class Launch:
         return Stopping(command.drain or 0.0, list(argv), timeout, command.stop_grace)
 
     def _refreshing(self) -> Refreshing | None:
-        if self._step.on_change is None:
+        if self._step.command.on_change is None:
             return None
         settings = self._settings
         if settings.copy_once:
