@@ -162,7 +162,7 @@ class Agent:
         result: Result | None = None
         for runnable in waiting:
             if candidacy and runnable.command.is_daemon:
-                self._refuse_retired(settings, tree, report)
+                self._check_generation(settings, tree, report)
                 self.stage, self.command = "election", runnable.command.path
                 result = candidacy.elect()
                 preparer.election = result.values
@@ -174,7 +174,7 @@ class Agent:
                 raise
             report.renew(_facts(settings, tree, prepared))
             if runnable.command.is_daemon:
-                self._refuse_retired(settings, tree, report)
+                self._check_generation(settings, tree, report)
                 self._become_daemon(settings, prepared, registration, report, candidacy, result)
             elif candidacy and runnable.command.path == candidacy.position_command:
                 self._reach("bootstrap", runnable.command.path)
@@ -426,13 +426,13 @@ class Agent:
         run = partial(self.bootstrap.run_for_output, path=f"{settings.run_dir}/{PRIVATE}/position")
         return Candidacy(tree, daemon.election, registration.member, report, run)
 
-    def _refuse_retired(self, settings: Settings, tree: StatusTree, report: Report) -> None:
-        """Refuse to start the daemon if an upgrade has retired this image."""
+    def _check_generation(self, settings: Settings, tree: StatusTree, report: Report) -> None:
+        """Refuse to start the daemon if its definition does not list the generation of this image."""
         self.stage = "exec"
-        if tree.graph.daemon is not None and tree.graph.daemon.retired_by is not None:
-            from kolla_mesos_start.daemon import retirement  # Few daemons can be retired.
+        if tree.graph.daemon is not None and tree.graph.daemon.generations:
+            from kolla_mesos_start.daemon import generations  # Few daemons list any.
 
-            retirement.check(tree, settings.generation, report)
+            generations.check(tree, settings.generation, report)
 
     def _become_daemon(
         self,

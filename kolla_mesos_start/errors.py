@@ -165,22 +165,21 @@ class DependenciesNotSatisfied(AgentError):
 
 
 class Retired(AgentError):
-    """This image is older than the generation to which the deployment has been upgraded."""
+    """The daemon is not for images of this generation."""
 
     status = 76
 
-    def __init__(self, image: str | None, by: str, generation: str, *, command: str) -> None:
-        if image is None:
-            reason = (
-                f"{by} is done for generation {generation}, and this image does not say of which it is: set "
-                "KOLLA_GENERATION to the generation of this image"
-            )
-        else:
-            reason = (
-                f"this image is of generation {image}, and {by} is done for generation {generation}: what it "
-                f"needs may be gone; start an image of {generation}"
-            )
-        super().__init__(reason, command=command)
+    def __init__(self, image: str | None, wanted: Sequence[str], *, command: str) -> None:
+        own = (
+            "has no generation (KOLLA_GENERATION is not set)"
+            if image is None
+            else f"is of generation {image}"
+        )
+        super().__init__(
+            f"this image {own}, and the daemon's definition lists {', '.join(wanted)}: start an image of a"
+            " generation that it lists",
+            command=command,
+        )
 
 
 class AccessDenied(AgentError):

@@ -173,8 +173,8 @@ class Command(NamedTuple):
     user: str | None
     ready: Ready | None
     """only the daemon has this field and the ones below; None for other commands"""
-    retired_by: str | None
-    """`role/command`: when it is done for a newer generation, images of an older one start no daemon"""
+    generations: tuple[str, ...] | None
+    """the generations of images that may run the daemon; empty: any"""
     on_change: OnChange | None
     """None: its files are never rendered again"""
     width: int | None
@@ -233,7 +233,7 @@ class Step(NamedTuple):
         """A digest of everything that only a restart of the daemon can change."""
         import zlib  # Only a daemon with `on_change` needs it.
 
-        command = self.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
+        command = self.command._replace(files=(), dependencies=(), generations=(), on_change=None)
         return zlib.crc32(repr((self.argv, command)).encode())
 
 

@@ -123,9 +123,6 @@ def _daemon(reading: Reading, role: str, value: object) -> Command:
     if "width" in fields and "on_change" not in fields:
         fields.report("width", "is only allowed with on_change")
     daemon = _step(role, DAEMON, fields.values(table))
-    path = daemon.retired_by
-    if path and (path.split("/")[0] == role or path.endswith(f"/{DAEMON}")):
-        fields.report("retired_by", "expected a one-time command of another service")
     return daemon
 
 
@@ -268,6 +265,19 @@ def succeeds(fields: Fields, key: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def generations(fields: Fields, key: str) -> tuple[str, ...]:
+    """The generations of images that may run the daemon."""
+    found = []
+    for label, item in labelled(fields.label_of(key), fields.items(key)):
+        if isinstance(item, str):
+            found.append(fields.reading.resolve(Text(label, item), forms.bad_generation))
+        else:
+            fields.reading.report(label, f"expected text, found {json_type(item)}")
+    if fields.raw(key) == []:
+        fields.report(key, "is empty: no image could run the daemon")
+    return tuple(found)
+
+
 def true(fields: Fields, key: str, otherwise: str) -> None:
     """true; any other value makes no sense for the reason `otherwise`."""
     if not fields.boolean(key, True):
@@ -349,7 +359,7 @@ COMMAND_KEYS: Table = {
 }
 DAEMON_KEYS: Table = {
     "ready": (ready,),
-    "retired_by": (Fields.early, None, forms.bad_path),
+    "generations": (generations,),
     "on_change": (on_change,),
     "width": (Fields.integer, None, 1),
     "election": (election,),

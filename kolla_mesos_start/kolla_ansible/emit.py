@@ -21,7 +21,6 @@ from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.kolla_ansible import emitted, launch_settings, lift
-from kolla_mesos_start.kolla_ansible import graph as graphs
 from kolla_mesos_start.kolla_ansible.clusters import Cluster
 from kolla_mesos_start.kolla_ansible.containers import (
     CONFIG_FILES,
@@ -193,7 +192,6 @@ class _Emission:
         self.imported, self.rules = imported, imported.rules
         self.daemons = imported.containers.daemons
         self.steps = {step.name: step for step in imported.containers.steps}
-        self.retiring = graphs.retiring(imported.graph, imported.containers)
         self.made = Emitted(refused=list(imported.refused))
         self.services: dict[str, Any] = {}
         self.roles: dict[tuple[str, ...], str] = {}
@@ -225,11 +223,9 @@ class _Emission:
     def daemon(self, daemon: Daemon) -> None:
         service = self.service(daemon.name, daemon.hosts)
         settings = service.settings(daemon.settings)
-        retired_by = self.retiring.get(daemon.name)
         found = {
             "command": "kolla_start",
             "dependencies": self.dependencies(daemon.name, service),
-            "retired_by": f"{retired_by}/run" if retired_by else "",
             "files": service.config_files(daemon.settings),
             "env": service.templates(environment(settings)),
             "ready": service.templates(self.ready(daemon.name, settings)),

@@ -463,17 +463,6 @@ def _joined(one: Edge, other: Edge) -> Edge:
     return Edge(one.name, one.on, reason, is_hard, one.is_local and other.is_local and not is_all, is_all)
 
 
-def retiring(graph: Graph, containers: Containers) -> Mapping[str, str]:
-    """The step after which no older container of a daemon may start: the first that migrates without them."""
-    found: dict[str, str] = {}
-    for step in containers.steps:
-        if step.kind is Kind.BOOTSTRAP:
-            for edge in graph.edges.get(step.name, ()):
-                if edge.is_new:
-                    found.setdefault(edge.on, step.name)
-    return found
-
-
 def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequence[Step]:
     """Steps that wait for nothing, and that no rule knows: perhaps their dependencies were not found."""
     return [

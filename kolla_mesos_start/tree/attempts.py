@@ -95,11 +95,7 @@ class Attempts:
         raise Lost(f"{command.path} was not started: {unmet}")
 
     def _no_longer_exclusive(self, command: Command) -> str | None:
-        """Why an exclusive dependency is no longer satisfied, read after the claim; None if it is.
-
-        A container that appears later finds the claim, and waits for the end of the attempt before it starts
-        its daemon (see `daemon.retirement`).
-        """
+        """Why an exclusive dependency is no longer satisfied, read after the claim; None if it is."""
         exclusive = [each for each in command.inside if isinstance(each, Dependency) and each.exclusive]
         found = (self._client.decide(partial(states.unmet, each, znodes=self._znodes)) for each in exclusive)
         return next((unmet.found for unmet in found if unmet), None)

@@ -387,26 +387,6 @@ def newest_mark(at: CommandZnodes, view: View) -> Mark | None:
     return max(marks, key=lambda mark: mark.token, default=None)
 
 
-def under_way(at: CommandZnodes, view: View) -> str | None:
-    """The host that is running the one-time command, or None.
-
-    If the lock has no contender, an attempt without an outcome has ended with its container.
-    """
-    detail = decode_detail(view.znode(at.detail))
-    runs = detail.started is not None and detail.finished is None and view.names(at.lock)
-    return (detail.host or "another host") if runs else None
-
-
-def retired_for(image: str | None, at: CommandZnodes, view: View) -> str | None:
-    """The generation for which the command at `at` was last done, if it is not `image`."""
-    newest = newest_mark(at, view)
-    if newest is None or (image is not None and newest.name == at.generation(image)):
-        return None
-    from urllib.parse import unquote  # Few images are retired.
-
-    return printable(unquote(newest.name.rpartition("/")[2]))[:MAX_NAME]
-
-
 def plain_state(scope: str, current: str | None, new: str) -> str:
     """The new state of a plain command. In scope `global`, `done` stays: it has succeeded at least once."""
     return DONE if scope == GLOBAL and current == DONE else new

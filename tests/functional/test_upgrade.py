@@ -154,6 +154,7 @@ def test_not_one_request_has_failed(cloud: Upgrade, clients: Clients) -> None:
 
 def test_an_old_replica_is_refused_after_contract(cloud: Upgrade) -> None:
     """It ends before its daemon, and says why; the others go on."""
+    tool(cloud.deployment, "set", "keystone_release_before", NEW)
     replica = cloud.replicas[0]
     assert stop(replica) == 0
     cloud.give(replica, OLD)

@@ -138,9 +138,6 @@ def decide(answers: dict[Query, Any]) -> None:
         if unmet:
             said = states.describe(unmet, states.decode_detail(answers[data_of(at.detail)]), 1.6e9)
             assert said.isprintable() and len(said) < 6000, said
-    running = states.under_way(at, seen)
-    retired = states.retired_for("2", at, seen)
-    assert (running or "").isprintable() and (retired or "").isprintable()
     detail = states.decode_detail(answers[data_of(at.detail)])
     next_one = detail._replace(attempt=detail.attempt + 1, after=states.token_of(detail, 2**63 - 1))
     assert len(next_one.encoded()) <= states.MAX_DETAIL

@@ -1,7 +1,7 @@
 """An agent that is held, or gets a signal, at a chosen line before its exec.
 
 python held_agent.py hold TEXT FILE PYTHON PROGRAM...
-    It stops before the first line that contains TEXT (in a claim, in `retirement`, or from Launch.exec on)
+    It stops before the first line that contains TEXT (in a claim, in `generations`, or from Launch.exec on)
     until FILE exists; it creates FILE.reached when it stops.
 
 python held_agent.py signal N FILE PYTHON PROGRAM...
@@ -25,7 +25,7 @@ MODULE = os.path.join("kolla_mesos_start", "daemon", "launch.py")
 BEGIN = "exec"
 OTHERS = tuple(
     os.path.join("kolla_mesos_start", *path)
-    for path in (("daemon", "retirement.py"), ("tree", "attempts.py"))
+    for path in (("daemon", "generations.py"), ("tree", "attempts.py"))
 )
 LAST_STEPS = (BEGIN, "_handle_pending_signals", "_report_not_started")
 

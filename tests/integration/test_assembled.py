@@ -110,25 +110,19 @@ def test_a_container_that_is_stopping_does_not_restart_its_daemon(web: Web) -> N
     assert (agent.directory / "started").read_text() == "started\n"
 
 
-def test_a_refresh_does_not_restart_a_retired_image(
-    web: Web, zk: KazooClient, deployment: Deployment
+def test_a_refresh_does_not_restart_a_daemon_that_is_not_for_its_image(
+    web: Web, deployment: Deployment
 ) -> None:
     """The daemon keeps running, and the reason is shown."""
-    kind: dict[str, Any] = {"on_change": {"restart": True}, "retired_by": "steps/contract"}
-    web.publish("old", **kind)
+    kind: dict[str, Any] = {"on_change": {"restart": True}}
+    web.publish("old", generations=["1.0", "2.0"], **kind)
     agent = web.start(KOLLA_START_MODE="supervise", KOLLA_GENERATION="1.0")
-    web.publish("new", **kind)
-    eventually(
-        lambda: (agent.directory / "started").read_text() == "old\nnew\n", "it is restarted before that"
-    )
-    eventually(lambda: agent.state == "ready", "it is ready again")
-    mark = f"{deployment.path}/status/global/steps/contract/generations/2.0"
-    zk.create(mark, b"9999999999 5", makepath=True)
-    web.publish("newer", **kind)
-    eventually(lambda: "start an image of 2.0" in web.reason(), "it is refused")
-    assert "start an image of 2.0" in tool(deployment, "explain", status=1)
-    assert (agent.directory / "started").read_text() == "old\nnew\n"
-    assert (agent.directory / "web.conf").read_text() == "new"
+    web.publish("new", generations=["2.0"], **kind)
+    said = "this image is of generation 1.0, and the daemon's definition lists 2.0"
+    eventually(lambda: said in web.reason(), "it is refused")
+    assert said in tool(deployment, "explain", status=1)
+    assert (agent.directory / "started").read_text() == "old\n"
+    assert (agent.directory / "web.conf").read_text() == "old"
 
 
 # -- the operator's tool --------------------------------------------------------------------------
@@ -138,7 +132,7 @@ def test_a_definition_that_changes_no_file_counts_as_refreshed(web: Web, deploym
     """Unless the daemon would be started otherwise."""
     web.publish("old")
     agent = web.start()
-    web.publish("old", retired_by="steps/contract")
+    web.publish("old", generations=["1.0"])
     eventually(lambda: "older definition" not in tool(deployment, "status"), "it is up to date")
     web.publish("old", env={"A": "b"})
     assert by_hand(agent).returncode == 0

@@ -5,19 +5,15 @@ Whole agents against a real ZooKeeper.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import random
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import instances
-from tests.agents import Agent, restarted
+from tests.agents import Agent
 from tests.integration.test_one_time import SERVICE, Site, said_at
 from tests.integration.test_one_time import site as site
 from tests.publishing import publish
@@ -194,8 +190,6 @@ def test_a_generation_that_cannot_be_known_keeps_nobody_waiting(
 # -- the end of an upgrade --------------------------------------------------------------------------
 
 API, STEPS = "web/api", "web/steps"
-DAEMON = {"command": ["sleep", "1000"], "ready": {"alive": 0}, "retired_by": "steps/contract"}
-LAST = "steps/contract is done for generation 2.0"
 
 
 class Upgrade:
@@ -207,25 +201,19 @@ class Upgrade:
     def __init__(self, site: Site) -> None:
         self.site, self.containers = site, site.containers
         self.api = instances.Site(site.deployment, site.zk, API)
-        self.contract = f"{site.deployment.path}/status/global/steps/contract"
 
-    def publish(
-        self, generation: str, count: int = 1, daemon: Mapping[str, Any] = DAEMON, **more: Any
-    ) -> None:
+    def publish(self, generation: str, *allowed: str, **commands: Any) -> None:
         migrate = self.site.once("migrate", gate=None, generation=generation)
-        wanted = {"path": "api/daemon", "generation": generation, "exclusive": True, "count": count}
-        contract = self.site.once("contract", generation=generation, dependencies=[wanted], **more)
-        commands = {"migrate": migrate}
-        publish(self.site.deployment, API, {"commands": commands, "service": {"daemon": daemon}})
+        wanted = {"path": "api/daemon", "generation": generation, "exclusive": True, "count": 1}
+        contract = self.site.once("contract", generation=generation, dependencies=[wanted])
+        daemon = {"command": ["sleep", "1000"], "ready": {"alive": 0}, "generations": list(allowed)}
+        found = {"migrate": migrate, **commands}
+        publish(self.site.deployment, API, {"commands": found, "service": {"daemon": daemon}})
         publish(self.site.deployment, STEPS, {"commands": {"contract": contract}})
 
     def start(self, generation: str | None, host: str = "web1", service: str = API, **more: Any) -> Agent:
         image = {} if generation is None else {"KOLLA_GENERATION": generation}
         return self.containers.start(service, host, **image, **more)
-
-    def mark(self, generation: str) -> None:
-        """Have the last step done for a generation."""
-        self.site.zk.create(f"{self.contract}/generations/{generation}", b"9999999999 5", makepath=True)
 
 
 @pytest.fixture
@@ -233,13 +221,13 @@ def upgrade(site: Site) -> Upgrade:
     return Upgrade(site)
 
 
-def test_an_upgrade_goes_through_and_retires_the_old_image(upgrade: Upgrade) -> None:
-    """Until its last step is done the old image serves, also after a restart; after it, it refuses."""
-    upgrade.publish("1.0")
+def test_an_upgrade_goes_through_and_excludes_the_old_image(upgrade: Upgrade) -> None:
+    """Until the last publication the old image serves, also after a restart; after it, it refuses."""
+    upgrade.publish("1.0", "1.0")
     old, other = upgrade.start("1.0", "old"), upgrade.start("1.0", "other")
     runs_daemon(old)
     runs_daemon(other)
-    upgrade.publish("2.0")
+    upgrade.publish("2.0", "1.0", "2.0")
     last = upgrade.start("2.0", service=STEPS)
     last.says("waits for api/daemon: 0 of 1 instances of generation 2.0 ready")
     new = upgrade.start("2.0", "web2")
@@ -256,166 +244,47 @@ def test_an_upgrade_goes_through_and_retires_the_old_image(upgrade: Upgrade) -> 
     assert upgrade.site.running(1, "contract").host == "web1"
     upgrade.site.let_go()
     assert last.ends() == 0
+    upgrade.publish("2.0", "2.0")
     old.restart()
     assert old.ends() == 76
+    reason = "and the daemon's definition lists 2.0: start an image of a generation that it lists"
     assert old.ending == {
         "stage": "exec",
         "command": "api/daemon",
-        "reason": f"this image is of generation 1.0, and {LAST}: what it needs may be gone; start an image"
-        " of 2.0",
+        "reason": f"this image is of generation 1.0, {reason}",
         "retriable": False,
         "status": 76,
     }
     late = upgrade.start(None, "web3")
     assert late.ends() == 76
-    assert late.ending["reason"] == (
-        f"{LAST}, and this image does not say of which it is: set KOLLA_GENERATION to the generation of this"
-        " image"
-    )
+    assert late.ending["reason"] == f"this image has no generation (KOLLA_GENERATION is not set), {reason}"
     new.signal(signal.SIGKILL)
     new.ends()
     new.restart()
     runs_daemon(new)
 
 
-def test_the_image_of_the_next_upgrade_is_not_retired_by_the_last(upgrade: Upgrade) -> None:
-    """Its own definition is for it, though the last step was done for the generation before."""
-    upgrade.mark("1.0")
-    upgrade.publish("2.0")
-    runs_daemon(upgrade.start("2.0"))
-
-
-def test_an_old_image_with_an_old_definition_looks_again(upgrade: Upgrade) -> None:
+def test_an_old_image_that_waits_sees_the_next_publication(upgrade: Upgrade) -> None:
     """It waits since before the upgrade, and goes on after it."""
     gate = {"command": "true", "dependencies": ["gate/open"]}
-    once = upgrade.site.once("migrate", gate=None, generation="1.0")
-    commands = {"migrate": once, "gate": gate}
-    publish(upgrade.site.deployment, API, {"commands": commands, "service": {"daemon": DAEMON}})
+    upgrade.publish("1.0", "1.0", gate=gate)
     old = upgrade.start("1.0")
     old.says("api/gate waits for gate/open")
-    upgrade.publish("2.0")
+    upgrade.publish("2.0", "2.0")
     runs_daemon(upgrade.start("2.0", "web2"))
-    upgrade.mark("2.0")
     upgrade.site.put("global/gate/open", "done")
     assert old.ends() == 76
     assert "has changed since it was read: beginning again" in old.said
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_an_old_image_waits_while_the_last_step_runs(upgrade: Upgrade, fails: bool) -> None:
-    """It starts if the step fails, and is retired if it succeeds."""
-    upgrade.publish("2.0", then="exit 3" if fails else ":")
-    runs_daemon(upgrade.start("2.0", "web2"))
-    last = upgrade.start("2.0", service=STEPS)
-    upgrade.site.running(1, "contract")
-    old = [upgrade.start("1.0", f"old{number}") for number in range(2)]
-    for agent in old:
-        agent.says("api/daemon waits: web1 is running steps/contract")
-        assert "web1 is running steps/contract" in agent.health().stdout
-    upgrade.site.let_go()
-    assert last.ends() == int(fails)
-    for agent in old:
-        if fails:
-            runs_daemon(agent)
-        else:
-            assert agent.ends() == 76
-            assert "sleep" not in agent.processes.values()
-
-
-def test_the_last_step_is_not_started_where_an_old_image_has_come_meanwhile(
-    upgrade: Upgrade, tmp_path: Path
-) -> None:
-    """It was claimed already: the claim is given back, and the old image starts."""
+def test_an_old_image_on_its_way_to_exec_sees_the_next_publication(upgrade: Upgrade, tmp_path: Path) -> None:
     go = tmp_path / "held"
-    held = (*HELD, "hold", "_no_longer_exclusive(command)", str(go))
-    upgrade.publish("2.0")
-    runs_daemon(upgrade.start("2.0", "web2"))
-    last = upgrade.containers.start(STEPS, KOLLA_GENERATION="2.0", under=held)
-    eventually(Path(f"{go}.reached").exists, "the claim is made")
-    old = upgrade.start("1.0", "old")
-    old.says("api/daemon waits: web1 is running steps/contract")
-    assert "sleep" not in old.processes.values()
-    go.touch()
-    last.says(
-        "steps/contract was not started: api on old still has generation 1.0; waiting for its turn again"
-    )
-    runs_daemon(old)
-    assert upgrade.site.runs("contract") == []
-    detail = json.loads(upgrade.site.zk.get(f"{upgrade.contract}/detail")[0])
-    assert (detail["state"], detail["message"]) == (
-        "retry",
-        "not started: api on old still has generation 1.0",
-    )
-    old.signal(signal.SIGKILL)
-    old.ends()
-    upgrade.site.let_go()
-    assert last.ends() == 0
-    assert [run.previous for run in upgrade.site.runs("contract")] == ["none"]
-
-
-@pytest.mark.parametrize("where", ["_appear(tree, report)", "_await_end(tree, at, report)"])
-def test_an_old_image_on_its_way_to_exec_is_seen_or_sees(
-    upgrade: Upgrade, tmp_path: Path, where: str
-) -> None:
-    """Held before its znode is written it finds the last step done; held after that, it is in its way."""
-    go = tmp_path / "held"
-    upgrade.publish("2.0")
-    runs_daemon(upgrade.start("2.0", "web2"))
-    upgrade.site.let_go()
-    old = upgrade.containers.start(API, "old", KOLLA_GENERATION="1.0", under=(*HELD, "hold", where, str(go)))
+    upgrade.publish("1.0", "1.0")
+    held = (*HELD, "hold", "shown = report.ephemeral", str(go))
+    old = upgrade.containers.start(API, "old", KOLLA_GENERATION="1.0", under=held)
     eventually(Path(f"{go}.reached").exists, "it has come so far")
-    last = upgrade.start("2.0", service=STEPS)
-    if "old" in [container["host"] for container in upgrade.api.containers.values()]:
-        eventually(lambda: "api on old still has generation 1.0" in last.state, "the old image is in its way")
-        go.touch()
-        runs_daemon(old)
-        assert upgrade.site.runs("contract") == []
-    else:
-        assert where == "_appear(tree, report)"
-        assert last.ends() == 0
-        go.touch()
-        assert old.ends() == 76
-
-
-def test_old_images_that_are_killed_and_restarted_all_the_time_run_nothing_new(
-    upgrade: Upgrade, tmp_path: Path
-) -> None:
-    """With a half-done upgrade, several at once; nor does one serve beside the last step, or after it."""
-    serving = tmp_path / "serving"
-    serving.mkdir()
-    # Each daemon says while it lives that it serves: the kernel takes the lock back with it.
-    serves = f'exec 9>"{serving}/$KOLLA_GENERATION.$KOLLA_HOSTNAME"; flock 9; exec sleep 1000'
-    daemon = {**DAEMON, "command": ["/bin/sh", "-c", serves]}
-    alone = (
-        f'for each in {serving}/1.0.*; do flock -n "$each" true || echo "$each" >>{tmp_path}/overlaps; done'
-    )
-    upgrade.publish("1.0", daemon=daemon)
-    old = [upgrade.start("1.0", f"old{number}", KOLLA_ZK_SESSION_TIMEOUT="4") for number in range(3)]
-    for agent in old:
-        runs_daemon(agent)
-    upgrade.publish("2.0", daemon=daemon, first=alone, then=f"{alone}; sleep 1; {alone}")
-    upgrade.site.let_go()
-    last = upgrade.start("2.0", "last", STEPS)
-    chance = random.Random(7)
-    with contextlib.ExitStack() as stack:
-        for agent in old:
-            stack.enter_context(restarted(agent, pause=0.0))
-
-        def kill() -> bool:
-            for agent in chance.sample(old, chance.randint(1, len(old))):
-                agent.process.kill()
-            return not last.running
-
-        waits = "api/migrate is for 2.0, this image is 1.0"
-        eventually(lambda: kill() or all(waits in agent.said for agent in old), "all wait", every=0.5)
-        assert len(upgrade.site.runs("migrate")) == 1
-        new = upgrade.start("2.0", "new")
-        runs_daemon(new)
-        eventually(kill, "the last step is done in a moment without a daemon of an old image", every=0.3)
-    assert last.ends() == 0
-    assert not (tmp_path / "overlaps").exists()
-    assert {run.host for run in upgrade.site.runs("contract")} == {"last"}
-    assert [run.host for run in upgrade.site.runs("migrate")][1:] == ["new"]
-    for agent in old:
-        agent.restart()
-        assert agent.ends() == 76
+    upgrade.publish("2.0", "2.0")
+    runs_daemon(upgrade.start("2.0", "web2"))
+    go.touch()
+    assert old.ends() == 76
+    assert "sleep" not in old.processes.values()

@@ -116,13 +116,6 @@ def test_an_online_migration_waits_for_all_that_use_the_database_and_for_its_rol
     assert {"path": "nova_compute/daemon", **ALL_NEW} in waits
 
 
-def test_the_first_migration_without_older_daemons_retires_them(site: Path) -> None:
-    assert definition(site, "keystone/keystone")["retired_by"] == "finish_upgrade_database/run"
-    assert definition(site, "nova-cell/nova_conductor")["retired_by"] == "nova_api_online_data_migrations/run"
-    assert definition(site, "nova-cell/nova_compute")["retired_by"] == "nova_cell_online/run"
-    assert "retired_by" not in definition(site, "openvswitch/openvswitch_db")
-
-
 def test_a_step_that_talks_to_keystone_waits_for_it(site: Path) -> None:
     assert definition(site, "glance/glance_toolbox")["dependencies"] == ["keystone/daemon"]
 

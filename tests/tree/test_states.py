@@ -59,7 +59,7 @@ def one_time(scope: str = "global", generation: str | None = None) -> Command:
         stop_grace=10.0,
         user=None,
         ready=None,
-        retired_by=None,
+        generations=(),
         on_change=None,
         width=None,
         election=None,
@@ -482,50 +482,6 @@ def test_tokens_are_compared_as_numbers() -> None:
 
 CONTRACT = ZNODES.command("global", "db/sync")
 RUNS = {f"{SYNC}/detail": b'{"started": 1.0, "host": "web2", "claim": "a"}', f"{SYNC}/lock/a": b"web2"}
-
-
-@pytest.mark.parametrize(
-    ("image", "tree", "generation"),
-    [
-        # Nobody is retired before it was done for any generation.
-        ("v1", {}, None),
-        (None, {}, None),
-        # The newest mark is that of the largest token.
-        ("v2", MARKS, None),
-        ("v1", MARKS, "v2"),
-        ("v3", MARKS, "v2"),
-        (None, MARKS, "v2"),
-        ("a/b:1", {f"{SYNC}/generations/a%2Fb%3A1": b"9 5"}, None),
-        ("v1", {f"{SYNC}/generations/a%2Fb%3A1": b"9 5"}, "a/b:1"),
-        ("v1", {f"{SYNC}/generations/a%0Ab": b"9 5"}, "a\N{REPLACEMENT CHARACTER}b"),
-        # A foreign mark is the oldest, and alone all there is.
-        ("v2", {**MARKS, f"{SYNC}/generations/odd": b"mine"}, None),
-        ("v2", {f"{SYNC}/generations/odd": b"mine"}, "odd"),
-    ],
-)
-def test_an_image_is_retired_once_the_last_step_is_done_for_another_generation(
-    image: str | None, tree: Tree, generation: str | None
-) -> None:
-    """Also one that doesn't say of which it is."""
-    assert decided(lambda view: states.retired_for(image, CONTRACT, view), tree)[0] == generation
-
-
-@pytest.mark.parametrize(
-    ("tree", "host"),
-    [
-        ({}, None),
-        (RUNS, "web2"),
-        ({f"{SYNC}/detail": RUNS[f"{SYNC}/detail"]}, None),
-        ({f"{SYNC}/lock/a": b"web2"}, None),
-        ({**RUNS, f"{SYNC}/detail": b'{"started": 1.0, "finished": 2.0, "host": "web2"}'}, None),
-        ({**RUNS, f"{SYNC}/detail": b'{"started": 1.0}'}, "another host"),
-    ],
-)
-def test_an_attempt_is_under_way_while_it_has_no_outcome_and_somebody_the_lock(
-    tree: Tree, host: str | None
-) -> None:
-    """Where its container has died it has ended too."""
-    assert decided(lambda view: states.under_way(CONTRACT, view), tree)[0] == host
 
 
 @pytest.mark.parametrize(

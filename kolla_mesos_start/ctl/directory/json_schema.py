@@ -62,8 +62,8 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     },
     "daemon": {
         "ready": "When the daemon counts as ready: see *Readiness*.",
-        "retired_by": "``role/command``, the last step of an upgrade. Once it is done for a newer generation,"
-        " containers of older images exit with status 76 instead of starting the daemon.",
+        "generations": "The generations of images that may run the daemon: a container of another one exits"
+        " with status 76 instead of starting it. Default: any.",
         "on_change": "How the daemon is notified of changed files: see *on_change*. Without it, its files"
         " never change.",
         "width": "How many instances may refresh their files at the same time. Default: all.",
@@ -236,6 +236,7 @@ COMMAND: Schema = _either(
         "additionalItems": {"type": "string"},
     },
 )
+GENERATION: Schema = {"type": "string", "pattern": r"\S"}
 STATUS: Schema = _either(
     {"type": "integer", "minimum": 0, "maximum": schema.MOST_STATUS},
     _text(r"^\s*0*(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\s*$"),
@@ -291,6 +292,7 @@ READERS: Mapping[Any, Callable[..., Schema]] = {
     schema.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
     schema.ready: lambda: _or_null(_one_of(_properties("ready"), schema.CHECKS, {"maxProperties": 0})),
     schema.run_once: lambda: _either(*BOOLEAN["anyOf"], _text(r"^\s*host\s*$")),
+    schema.generations: lambda: _or_null({"type": "array", "minItems": 1, "items": GENERATION}),
     schema.succeeds: lambda: _or_null({"type": "array", "minItems": 1, "items": STATUS}),
     schema.true: lambda otherwise: TRUE,
 }

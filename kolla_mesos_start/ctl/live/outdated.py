@@ -32,7 +32,7 @@ WORDS = {
     False: "these containers need a restart for the new version:",
     True: "these containers refresh their files without a restart:",
 }
-WITHOUT_RESTART = ("files", "dependencies", "retired_by", "on_change")  # keys of a daemon
+WITHOUT_RESTART = ("files", "dependencies", "generations", "on_change")  # keys of a daemon
 
 
 class OutdatedContainer(NamedTuple):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
 from kolla_mesos_start.ctl.text import nearest
-from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.forms import ANY, DAEMON, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
@@ -293,41 +293,16 @@ def _no_such_mark(dependency: Dependency, target: Command) -> str:
     return ""
 
 
-def retirements(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    """Daemons whose `retired_by` can never have an effect, or always has one."""
-    roles = by_role(readings)
+def unlisted_generations(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
+    """Daemons that no container can start which has run the one-time commands beside them."""
     for each in readings:
         daemon = each.graph and each.graph.daemon
-        if not (each.graph and daemon and daemon.retired_by):
+        if not (each.graph and daemon and daemon.generations):
             continue
-        role, _, name = daemon.retired_by.partition("/")
-        owner = roles.get(role)
-        if owner is None:
-            wrong = f"no service has the role {role!r}{nearest(role, roles)}"
-        elif owner.graph is None:
-            continue
-        else:
-            wrong = _cannot_retire(owner, owner.graph, daemon.retired_by, name)
-        if wrong:
-            yield ServiceIssue(
-                ERROR, each.name, f"{daemon.label}.retired_by", f"{daemon.retired_by}: {wrong}"
-            )
-        if any(command.generation == IMAGE for command in each.graph.commands):
-            message = (
-                "never ends a container: a command here has the generation of the image that runs it; give it"
-                " a published generation by a variable: '{{ release }}'"
-            )
-            yield ServiceIssue(ERROR, each.name, f"{daemon.label}.retired_by", message)
-
-
-def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) -> str:
-    target = next((command for command in graph.commands if command.path == path), None)
-    if target is None:
-        names = owner.commands or ()
-        return "" if name in names else f"{owner.name} has no command {name!r}{nearest(name, names)}"
-    if target.run_once != GLOBAL:
-        return "expected a command that runs once in the deployment (`run_once: true`)"
-    return "" if target.generation else "it has no generation"
+        for command in each.graph.commands:
+            if command.generation not in (None, IMAGE, *daemon.generations):
+                message = f"lacks {command.generation}, the generation of {command.path}"
+                yield ServiceIssue(ERROR, each.name, f"{daemon.label}.generations", message)
 
 
 def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
@@ -456,7 +431,7 @@ CHECKS = (
     keys_beside_the_daemon,
     mixed_generations,
     generations_that_cannot_be,
-    retirements,
+    unlisted_generations,
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,

@@ -126,7 +126,7 @@ def test_an_upgrade_is_no_mistake(tmp_path: Path) -> None:
     daemon = "      - {path: db/daemon, generation: '{{ release }}', exclusive: true}\n"
     text = WEB.replace("      - {path: db/daemon, count: 2}\n", daemon)
     text = text.replace("- db/sync", "- {path: db/sync, generation: '1.10'}")
-    text = text.replace("    ready:", "    retired_by: db/sync\n    ready:")
+    text = text.replace("    ready:", "    generations: ['1.10', '{{ release }}']\n    ready:")
     assert found_in(tmp_path / "a", {"services__shop__web__definition_yml": text}) == []
     image = "{{ image_generation }}"
     files = {**db("{{ release }}", image), "services__shop__web__definition_yml": text}
@@ -247,33 +247,15 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
         5,
         "db/sync: it has no generation, so it is never done for '1.10'",
     ),
-    "retired by a command that is not there": (web("    ready:", "    retired_by: db/snyc\n    ready:"),
-     "error", WEB_YML, 10, "db/snyc: infra/db has no command 'snyc' (did you mean 'sync'?)"),
-    "retired by a role that is not there": (web("    ready:", "    retired_by: bd/sync\n    ready:"), "error",
-     WEB_YML, 10, "bd/sync: no service has the role 'bd'"),
-    "retired by a command without a generation": (
-        {
-            **db('    generation: "{{ release }}"\n', ""),
-            **web("    ready:", "    retired_by: db/sync\n    ready:"),
-        },
-        "error",
-        WEB_YML,
-        10,
-        "db/sync: it has no generation",
-    ),
-    "retired by a command of each host": (
-     {**db("run_once: true", "run_once: host"), **web("    ready:", "    retired_by: db/sync\n    ready:")},
-     "error", WEB_YML, 10, "expected a command that runs once in the deployment"),
-    "retired by nothing, as each image is for its own": (
+    "a generation that may not run the daemon": (
         {
             "services__shop__web__definition_yml": "commands:\n  a: {command: a, run_once: true,"
-            " generation: '{{ image_generation }}'}\n"
-            + WEB.replace("    ready:", "    retired_by: db/sync\n    ready:")
+            " generation: '2'}\n" + WEB.replace("    ready:", "    generations: ['1']\n    ready:")
         },
         "error",
         WEB_YML,
         12,
-        "the image that runs it; give it a published generation by a variable",
+        "lacks 2, the generation of web/a",
     ),
     "instances that are no number": (db("instances: 2", "instances: many"), "error", DB_YML, 9,
      "service.instances: expected a whole number"),

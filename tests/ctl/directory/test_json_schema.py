@@ -58,7 +58,7 @@ FULL: dict[str, Any] = {
         "daemon": {
             **SHARED,
             "ready": {"tcp": 80, "interval": 1, "timeout": 1, "fall": 1},
-            "retired_by": "contract/contract",
+            "generations": ["1", "2"],
             "on_change": {"signal": "HUP"},
             "width": 2,
         }
