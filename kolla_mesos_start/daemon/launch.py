@@ -27,6 +27,7 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import PR_SET_CHILD_SUBREAPER, Child, pidfd_open, prctl, signal_name
 from kolla_mesos_start.settings import OF_MANAGER
+from kolla_mesos_start.tree.znodes import Znodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,13 +259,13 @@ class Launch:
     def _refreshing(self) -> Refreshing | None:
         if self._step.command.on_change is None:
             return None
-        if self._settings.copy_once:
+        settings = self._settings
+        if settings.copy_once:
             log.warning("%s: on_change has no effect with KOLLA_CONFIG_STRATEGY=COPY_ONCE", self._path)
             return None
         return Refreshing(
-            turns=self._registration.turns,
             width=self._step.command.width,
-            host=self._settings.host,
+            znodes=Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host),
             seen=self._prepared.seen,
             listed=self._prepared.listed,
             environ=dict(os.environ),
