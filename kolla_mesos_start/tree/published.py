@@ -134,7 +134,7 @@ class Published:
         """Wait a while for an unfinished publication; whether there was one."""
         if self._is_over(mark):
             return False
-        from kolla_mesos_start.tree.publication import unfinished
+        from kolla_mesos_start.tree.codec import unfinished
 
         assert mark is not None
         what = unfinished(mark.data)
