@@ -125,8 +125,7 @@ class Published:
         """
         paths, mark = tuple(paths), self.znodes.publication
         while True:
-            found = self.client.read(paths)
-            self.client.seen.pop((mark, False), None)
+            found = self.client.read(paths, unrecorded=mark)
             if not self._await_publication(found[mark]):
                 return found
 

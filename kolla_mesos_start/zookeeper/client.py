@@ -445,11 +445,17 @@ class Client:
             raise Refused(cause, path)
         return results
 
-    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
-        """The znode at each of `paths`, read together, without a watch."""
+    def record(self) -> Seen:
+        """Begin a new `seen`, and return it."""
+        self.seen = {}
+        return self.seen
+
+    def read(self, paths: Iterable[str], unrecorded: str = "") -> dict[str, Znode | None]:
+        """The znode at each of `paths`, read together, without a watch; all but `unrecorded` are `seen`."""
         found: dict[str, Any] = self._together(paths, wire.GetData)
         for path, got in found.items():
-            self.seen[path, False] = got[1].mzxid if got else None
+            if path != unrecorded:
+                self.seen[path, False] = got[1].mzxid if got else None
         return {path: Znode(*got) if got else None for path, got in found.items()}
 
     def children(self, paths: Iterable[str]) -> dict[str, Sequence[str] | None]:
