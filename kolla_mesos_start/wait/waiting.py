@@ -176,17 +176,22 @@ class Waiting:
             self._queues.leave()
             raise
 
-    def _judge(
-        self, waiting: Sequence[Blocked]
-    ) -> Sequence[tuple[Command, Runnable | Blocked | None]] | None:
-        """Decide about each command; None if more must be read first: a new mark's name, then the mark."""
+    def _judge(self, waiting: list[Blocked]) -> Sequence[tuple[Command, Runnable | Blocked | None]] | None:
+        """Decide about each command; None if more must be read first: a new mark's name, then the mark.
+
+        A command that must wait is replaced in `waiting`: what it does not wait for need not be read again
+        while more is read for another one.
+        """
         self._needed, verdicts, is_known = set(), [], True
-        for command, before, _, _ in waiting:
+        for index, (command, before, _, _) in enumerate(waiting):
             view = View(self._watches.results)
             published = partial(self._published_generation, command, view)
             progress = self._progress._replace(published=published)
             try:
-                verdicts.append((command, judge(command, view, self._znodes, progress, before)))
+                verdict = judge(command, view, self._znodes, progress, before)
+                verdicts.append((command, verdict))
+                if isinstance(verdict, Blocked):
+                    waiting[index] = verdict
             except Unknown:
                 is_known = False
             self._needed |= view.noted
