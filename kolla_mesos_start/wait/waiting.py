@@ -133,7 +133,12 @@ class Waiting:
                 lambda seen=seen: watches.answered() and self._state() != seen,  # type: ignore[misc]
                 due if soon else due - DETAIL_LEAD,
             )
-            self._begin_again_if_changed()
+            if not self._has_run:
+                try:
+                    self._tree.raise_if_changed()
+                except Changed:
+                    self._queues.leave()
+                    raise
             if watches.answered() and self._state() != seen:
                 seen = self._state()
                 self._progress = self._progress._replace(answers=seen[1])
@@ -165,16 +170,6 @@ class Waiting:
                 logged_at = now()
                 outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
                 log.info("%s%s", outage, "; ".join(map(self._has_waited, waiting)))
-
-    def _begin_again_if_changed(self) -> None:
-        """Raise Changed if something else is published, and this container has not run anything yet."""
-        if self._has_run:
-            return
-        try:
-            self._tree.raise_if_changed()
-        except Changed:
-            self._queues.leave()
-            raise
 
     def _judge(self, waiting: list[Blocked]) -> Sequence[tuple[Command, Runnable | Blocked | None]] | None:
         """Decide about each command; None if more must be read first: a new mark's name, then the mark.
