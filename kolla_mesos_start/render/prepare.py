@@ -133,7 +133,7 @@ class Preparer:
         `listed` describes the current files, if known (see Prepared). Raises CannotRender with everything
         that is missing, BadDefinition for invalid results.
         """
-        seen = self.published.client.seen = {}
+        seen = self.published.client.record()
         files = command.files if with_files else ()
         inputs = self._read(files, late_texts(command))
         renderer = self._renderer(inputs.variables, inputs.texts)
