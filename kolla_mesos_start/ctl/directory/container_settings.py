@@ -235,7 +235,7 @@ def _env(fields: Fields, key: str) -> Mapping[str, str] | None:
     if fields.raw(key) is None:
         return None
     own, given = _named(fields, key, _bad_variable)
-    return {name: own.text(name, "", any_text) for name in given}
+    return {name: own.early(name, "", any_text) for name in given}
 
 
 def _limits(fields: Fields, key: str) -> Mapping[str, str] | None:
@@ -243,7 +243,7 @@ def _limits(fields: Fields, key: str) -> Mapping[str, str] | None:
     if fields.raw(key) is None:
         return None
     own, given = _named(fields, key, LIMIT_NAME)
-    texts = {name: own.text(name, "", LIMIT) for name in given}
+    texts = {name: own.early(name, "", LIMIT) for name in given}
     return {name: text if ":" in text else f"{text}:{text}" for name, text in texts.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.ctl.live.cause import listed
 from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk.containers import Container
 
 # What keeps a container from being current.

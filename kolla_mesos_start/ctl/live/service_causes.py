@@ -12,7 +12,7 @@ from kolla_mesos_start.ctl.live import election_causes
 from kolla_mesos_start.ctl.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
-from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.report import CHECK, REFRESH_FAILED

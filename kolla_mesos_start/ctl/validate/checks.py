@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
