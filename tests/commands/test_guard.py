@@ -77,14 +77,6 @@ def test_the_exit_status_is_that_of_the_command(script: str, code: int) -> None:
         assert report[1:] == ("exited", 0, None, None, False)
 
 
-def test_one_command_after_the_other() -> None:
-    """One guard runs all commands of its agent."""
-    with BareGuard() as guard:
-        for number in range(5):
-            guard.sh(f"exit {number}")
-            assert guard.ended().status == number << 8
-
-
 def test_argv_and_environment_are_passed_unchanged() -> None:
     """Bytes that are not text, empty values, and no variable that was not given."""
     with BareGuard() as guard:
@@ -93,15 +85,6 @@ def test_argv_and_environment_are_passed_unchanged() -> None:
         guard.spawn("/usr/bin/env", env={"EMPTY": "", "RAW": "\udcff"})
         guard.ended()
         assert guard.read(lambda text: b"RAW" in text) == b"<\xff\xfe><><a b\nc>EMPTY=\nRAW=\xff\n"
-
-
-def test_an_environment_of_a_megabyte() -> None:
-    """More than the socket holds at once."""
-    env = {f"VARIABLE_{number}": "x" * 100_000 for number in range(10)}
-    with BareGuard() as guard:
-        guard.sh("echo ${#VARIABLE_0} ${#VARIABLE_9}", env={**PATH, **env})
-        assert guard.ended().status == 0
-        assert guard.read(lambda text: text.endswith(b"\n")) == b"100000 100000\n"
 
 
 def test_no_signal_is_ignored_or_blocked() -> None:
