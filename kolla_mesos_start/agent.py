@@ -37,7 +37,7 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
@@ -298,12 +298,14 @@ class Agent:
         self._use_recorded_acl(published)
         self.ended = FailureRecord(published.client, published.znodes, settings.logs)
         graph, stamps = self.preparer.read_graph(definition)
-        _warn_of_pods(settings, graph)
-        _warn_of_generations(settings, graph)
+        if settings.host_is_pod:
+            _warn_of_pod(graph.local_dependencies)
+        if settings.generation is None:
+            _warn_of_generations(graph)
         if graph.daemon and graph.daemon.on_change:
             from kolla_mesos_start.daemon.refresh import refuse_restart
 
-            refuse_restart(settings, graph)
+            refuse_restart(settings.supervise, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
 
@@ -566,21 +568,19 @@ def _raise_if_changed(tree: StatusTree) -> None:
         raise Changed(f"{changed} has changed since it was read") from None
 
 
-def _warn_of_pods(settings: Settings, graph: Graph) -> None:
+def _warn_of_pod(local: Sequence[str]) -> None:
     """Without the node's name each pod is a host of its own, and no other pod is local to it."""
-    if settings.host_is_pod:
-        local = graph.local_dependencies
-        log.warning(
-            "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
-            "set it through the downward API",
-            f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
-        )
+    log.warning(
+        "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
+        "set it through the downward API",
+        f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
+    )
 
 
-def _warn_of_generations(settings: Settings, graph: Graph) -> None:
+def _warn_of_generations(graph: Graph) -> None:
     """Warn if commands are for a generation, but this image does not say which one it has."""
     commands = [command for command in graph.commands if command.generation is not None]
-    if commands and settings.generation is None:
+    if commands:
         log.warning(
             "KOLLA_GENERATION is not set: %s may be run by an older image than it is for, and be recorded as "
             "done; set it to the generation of this image (ENV in its Dockerfile, or in what launches it)",

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kolla_mesos_start.commands.guard import frame, now, unframe
@@ -611,20 +612,9 @@ def test_a_killed_guard_takes_the_leader_with_it() -> None:
     with BareGuard() as guard:
         guard.sh("setsid sleep 1 & exec sleep 1000")
         guard.receive()
-        eventually(lambda: b"sleep\0" + b"1000\0" in _command_lines(guard.pid), "it runs")
+        children = psutil.Process(guard.pid).children
+        eventually(lambda: ["sleep", "1000"] in [each.cmdline() for each in children()], "it runs")
         os.kill(guard.pid, signal.SIGKILL)
         assert guard.wait() == signal.SIGKILL
         guard.exit_status = 0
         assert guard.read() == b""
-
-
-def _command_lines(parent: int) -> bytes:
-    """The command lines of the children of `parent`."""
-    found = b""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if (path / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
-                found += (path / "cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
