@@ -12,7 +12,7 @@ from typing import TypeVar
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
-from kolla_mesos_start.ctl.zk import connection, services
+from kolla_mesos_start.ctl.zk import connection, containers, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.loop import now
@@ -56,7 +56,7 @@ class Mirror:
         how = {"partly": self._partly, "each": self._each}
         while True:
             stale, self._stale = self._stale, set()
-            self._view.refresh(self._client, stale, **how)
+            self._view.refresh(self._client, stale, open=containers.NAMES, **how)
             found = make(self._view)
             if not self._view.wanted:
                 return found

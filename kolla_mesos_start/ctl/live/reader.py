@@ -31,7 +31,6 @@ from kolla_mesos_start.tree.publication import unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 
-MAX_HOST = 253  # characters of a host's name
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
 
 
@@ -175,26 +174,12 @@ def _gone(
 ) -> Iterator[GoneContainer]:
     """The containers that were ready and have disappeared; one for each host that has no other one."""
     daemon = published.graph.daemon if published.graph else None
-    if daemon is None:
+    if daemon is None or len(existing) >= published.wanted:
         return
-    slots = f"{containers.daemon(znodes).refreshes}/slots"
-    ids = {each.id for each in existing}
     hosts = {each.host for each in existing if each.is_live}
-    for name in view.names(slots) if daemon.width is not None else ():
-        znode = view.znode(f"{slots}/{name}")
-        host = _slot_host(znode.data) if znode else ""
-        if znode and containers.container_id(name) not in ids and host and host not in hosts:
-            hosts.add(host)
-            yield GoneContainer(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
-    missing = hosts_of(znodes, view) if len(existing) < published.wanted else ()
-    for own in (znodes._replace(host=host) for host in missing if host not in hosts):
+    for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
         ready = containers.ready_on_host(own, view)
         state = view.znode(containers.daemon(own, LOCAL).state)
         if state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"
             yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)
-
-
-def _slot_host(data: bytes) -> str:
-    """The host in the slot of an instance that refreshes, or has failed to; see `daemon.rollout`."""
-    return printable(data.decode("utf-8", "replace").partition(" ")[2].partition(":")[0])[:MAX_HOST]

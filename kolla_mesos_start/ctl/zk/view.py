@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Callable, TypeVar
 
-from kolla_mesos_start.ctl.directory.acl import BY_AGENTS
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
@@ -162,13 +161,19 @@ class View(agents.View):
     # -- reading ------------------------------------------------------------------------------------------
 
     def refresh(
-        self, client: OperatorClient, paths: Iterable[str], *, partly: bool = False, each: bool = False
+        self,
+        client: OperatorClient,
+        paths: Iterable[str],
+        *,
+        partly: bool = False,
+        each: bool = False,
+        open: Sequence[str] = (),
     ) -> None:
         """Read these znodes again, and all that has appeared below or above them. Each round is sent as a
         whole.
 
         With `partly`, paths that we have no right to read are noted; otherwise they are an error. `each`: a
-        watch is set on each znode.
+        watch is set on each znode. `open`: names that may be readable below a path that is not.
         """
         level = dict.fromkeys(paths)
         while level:
@@ -192,7 +197,7 @@ class View(agents.View):
                     each and not is_value(path)
                 ):
                     parents.append(path)
-            new = [f"{path}/{name}" for path in self.denied.intersection(level) for name in BY_AGENTS]
+            new = [f"{path}/{name}" for path in self.denied.intersection(level) for name in open]
             # Values may be listed for others only.
             lists = connection.names(client, filter(is_value, parents), self.denied, watch=each)
             plain = [path for path in parents if not is_value(path)]
