@@ -62,7 +62,7 @@ setup(
     extras_require={
         # For kolla_mesos_ctl, which runs outside containers.
         "operator": [
-            "PyYAML>=5.4,!=6.0.4",  # In 6.0.4, chained `<<` lose values.
+            "PyYAML>=5.4,!=6.0.4",  # In 6.0.4, `<<` takes a value from the wrong one of several mappings.
             "prometheus_client>=0.16",
             "requests>=2.28",
             "rich>=13",

@@ -119,7 +119,6 @@ DECIDE = (
         "ctl/live/unread",
         "ctl/timeline/report",
         "ctl/timeline/critical_path",
-        "ctl/terminal/durations",
         "ctl/directory/launch",
         "ctl/directory/container_settings",
         "ctl/manifests/model",
@@ -133,7 +132,7 @@ DECIDE = (
 )
 # The folders and modules of the operator's tool, lowest first: each imports only those before it.
 LAYERS = (
-    *("terminal", "directory", "zk", "invocation", "validate", "live", "timeline"),
+    *("text", "directory", "zk", "invocation", "validate", "live", "timeline"),
     *("manifests", "kolla_ansible", "up", "commands", "cli"),
 )
 EFFECTS = {

@@ -13,7 +13,7 @@ from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.ctl.live import events
 from kolla_mesos_start.ctl.live.events import DeploymentEvent, EventReader, Look
 from kolla_mesos_start.ctl.live.mirror import Mirror
-from kolla_mesos_start.ctl.terminal.durations import UNITS
+from kolla_mesos_start.ctl.text import UNITS
 from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.report import utc
 

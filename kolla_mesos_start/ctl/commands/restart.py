@@ -13,7 +13,7 @@ from kolla_mesos_start.ctl.live.logs import LogLocation
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.ctl.zk import event_record
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.errors import BadUsage

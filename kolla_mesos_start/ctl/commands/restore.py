@@ -12,9 +12,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.terminal.confirmation import DECLINED, add_yes
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Subcommand, add_yes
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk import acls, archive, elections, publication
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile

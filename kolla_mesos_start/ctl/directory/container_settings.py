@@ -207,7 +207,7 @@ def _bad_device(text: str) -> str | None:
 
 
 def _measured(fields: Fields, key: str, measure: Callable[[str], int | None], what: str) -> int | None:
-    text = fields.text(key, None, lambda text: None if measure(text) else f"expected {what}")
+    text = fields.early(key, None, lambda text: None if measure(text) else f"expected {what}")
     return None if text is None else measure(text)
 
 
@@ -216,7 +216,7 @@ def _flag(fields: Fields, key: str) -> bool | None:
 
 
 def _stop_signal(fields: Fields, key: str) -> str | None:
-    name = fields.text(key, None, _bad_stop_signal)
+    name = fields.early(key, None, _bad_stop_signal)
     return name and name.removeprefix("SIG")
 
 
@@ -246,7 +246,7 @@ def _env(fields: Fields, key: str) -> Mapping[str, str] | None:
     if fields.raw(key) is None:
         return None
     own, given = _named(fields, key, _bad_variable)
-    return {name: own.text(name, "", any_text) for name in given}
+    return {name: own.early(name, "", any_text) for name in given}
 
 
 def _limits(fields: Fields, key: str) -> Mapping[str, str] | None:
@@ -254,7 +254,7 @@ def _limits(fields: Fields, key: str) -> Mapping[str, str] | None:
     if fields.raw(key) is None:
         return None
     own, given = _named(fields, key, LIMIT_NAME)
-    texts = {name: own.text(name, "", LIMIT) for name in given}
+    texts = {name: own.early(name, "", LIMIT) for name in given}
     return {name: text if ":" in text else f"{text}:{text}" for name, text in texts.items()}
 
 
@@ -274,10 +274,10 @@ def _volume(own: Fields, path: str) -> Volume:
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
     keys = (*PLACES, "read_only", "propagation")
     fields = Fields(own.reading, own.label_of(path), value, keys)
-    places = {kind: fields.text(kind, None, form) for kind, form in PLACES.items()}
+    places = {kind: fields.early(kind, None, form) for kind, form in PLACES.items()}
     if isinstance(value, dict) and value.keys() <= {*keys} and len(value.keys() & PLACES.keys()) != 1:
         own.report(path, VOLUME)
-    propagation = fields.text("propagation", None, PROPAGATION) or ""
+    propagation = fields.early("propagation", None, PROPAGATION) or ""
     if propagation and not places[FROM_HOST]:
         fields.report("propagation", "is only allowed for a path of the host")
     kind, place = next(((kind, place) for kind, place in places.items() if place), (FROM_HOST, ""))
@@ -291,14 +291,14 @@ PLACES: Mapping[str, Form] = {
     FROM_HOST: lambda text: None if text == "/" else bad_place(text),
 }
 KEYS: Mapping[str, tuple[Any, ...]] = {
-    "placement": (Fields.text, None, any_text),
-    "replicas": (Fields.text, None, _form(EACH, f"{EACH!r}; a number is `instances` of the definition")),
-    "image": (Fields.text, None, _form(r".*\S.*", "the name of an image")),
+    "placement": (Fields.early, None, any_text),
+    "replicas": (Fields.early, None, _form(EACH, f"{EACH!r}; a number is `instances` of the definition")),
+    "image": (Fields.early, None, _form(r".*\S.*", "the name of an image")),
     "cpu": (_measured, _thousandths, "a number of processors, 0.5 or 500m"),
     "memory": (_measured, mebibytes, "a size, such as 512Mi or 1Gi"),
     "user": (Fields.integer, None),
     "read_only": (_flag,),
-    "network": (Fields.text, None, _form(f"{HOST}|{OWN}", f"{HOST!r} or {OWN!r}")),
+    "network": (Fields.early, None, _form(f"{HOST}|{OWN}", f"{HOST!r} or {OWN!r}")),
     "capabilities": (_texts, _bad_capability),
     "ports": (
         _texts,
@@ -306,13 +306,13 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     ),
     "volumes": (_volumes,),
     "env": (_env,),
-    "variables": (Fields.text, None, SECRET),
-    "credential": (Fields.text, None, SECRET),
+    "variables": (Fields.early, None, SECRET),
+    "credential": (Fields.early, None, SECRET),
     "new_privileges": (_flag,),
     "privileged": (_flag,),
-    "pid": (Fields.text, None, NAMESPACE),
-    "ipc": (Fields.text, None, NAMESPACE),
-    "cgroup": (Fields.text, None, NAMESPACE),
+    "pid": (Fields.early, None, NAMESPACE),
+    "ipc": (Fields.early, None, NAMESPACE),
+    "cgroup": (Fields.early, None, NAMESPACE),
     "limits": (_limits,),
     "security_options": (_texts, _form(r"[a-z-]+[=:][^\s,]+", "an option such as label=disable")),
     "devices": (_texts, _bad_device),

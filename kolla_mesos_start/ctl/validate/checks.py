@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
@@ -340,7 +340,7 @@ def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[ServiceIs
     """Different files with the same `dest`, and a `dest` below another one."""
     places: dict[str, tuple[Command, File]] = {}
     for step in steps:
-        for file in step.files:
+        for file in step.command.files:
             command, other = places.setdefault(normpath(file.dest), (step.command, file))
             if other != file:
                 message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
@@ -368,7 +368,7 @@ def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssu
     for each in readings:
         for host in each.hosts:
             daemon = next((step for step in each.steps.get(host, ()) if step.command.is_daemon), None)
-            port = daemon and daemon.ready and _port(daemon.ready)
+            port = daemon and daemon.command.ready and _port(daemon.command.ready)
             other = users.setdefault((host, port), each.name) if port else each.name
             if other != each.name:
                 label = f"service.{DAEMON}.ready"
@@ -379,8 +379,8 @@ def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssu
 def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """URLs with an impossible port; the agent's parser checks that of `tcp`."""
     for each in readings:
-        for daemon in (step for steps in each.steps.values() for step in steps if step.ready):
-            if daemon.ready and daemon.ready.kind == "http" and _bad_port(str(daemon.ready.value)):
+        for ready in (step.command.ready for steps in each.steps.values() for step in steps):
+            if ready and ready.kind == "http" and _bad_port(str(ready.value)):
                 message = "expected a port from 1 to 65535 in its URL"
                 yield ServiceIssue(ERROR, each.name, f"service.{DAEMON}.ready.http", message)
 

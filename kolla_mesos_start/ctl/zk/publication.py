@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.text import operator
 from kolla_mesos_start.ctl.zk import connection, event_record, published
 from kolla_mesos_start.ctl.zk.connection import (
     ChangedMeanwhile,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import bad_service
