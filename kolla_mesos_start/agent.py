@@ -423,9 +423,8 @@ class Agent:
         from kolla_mesos_start.election.candidacy import Candidacy
 
         assert self.bootstrap is not None and registration is not None  # It has a command for the position.
-        container = registration.presence[0][0].rpartition("/")[2]
         run = partial(self.bootstrap.run_for_output, path=f"{settings.run_dir}/{PRIVATE}/position")
-        return Candidacy(tree, daemon.election, container, report, run)
+        return Candidacy(tree, daemon.election, registration.member, report, run)
 
     def _refuse_retired(self, settings: Settings, tree: StatusTree, report: Report) -> None:
         """Refuse to start the daemon if an upgrade has retired this image."""
@@ -449,7 +448,7 @@ class Agent:
         assert self.client is not None and registration is not None and self.ended is not None
         registration = registration._replace(
             past=self.ended.leftover,
-            past_when_ready=(*registration.past_when_ready, *self.ended.leftover_until_ready),
+            past_when_ready=self.ended.leftover_until_ready,
             ended=self.ended.path,
         )
         from kolla_mesos_start.daemon.launch import Launch
@@ -557,7 +556,7 @@ def _host_facts(settings: Settings) -> Mapping[str, Any]:
 def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
     """What the container's znode shows once a command is rendered."""
     # Its registrar watches what the files were rendered from.
-    follows = bool(prepared.step.on_change and prepared.seen) and not settings.copy_once
+    follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
     shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
     return facts_of(*shown, prepared.read, follows)
 

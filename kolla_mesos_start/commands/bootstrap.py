@@ -260,7 +260,7 @@ class Bootstrap:
             return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
         # A launcher may itself be a one-time command, and pass its own variables on.
         inherited = {name: value for name, value in prepared.environ.items() if name not in (TOKEN, PREVIOUS)}
-        environ = {**inherited, **dict(prepared.step.env), **extra}
+        environ = {**inherited, **dict(prepared.step.command.env), **extra}
         deadline = None if hold is None else hold.lease.kill_at
         if hold is not None and hold.lost:
             raise Lost(f"{command.path}: the lock was lost before it started")

@@ -78,7 +78,7 @@ def refresh(
         raise BadDefinition([f"{graph.service_name} has no daemon any more: remove its containers"])
     refuse_restart(settings, graph)
     prepared = preparer.prepare(graph.daemon, listed=listed)
-    on_change = prepared.step.on_change
+    on_change = prepared.step.command.on_change
     if on_change is None:
         return Refreshed(prepared.seen, "", listed, note=NO_LONGER, needs_restart=True)
     if on_change.kind == "restart":

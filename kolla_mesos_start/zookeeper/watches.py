@@ -15,7 +15,7 @@ from functools import partial
 from kolla_mesos_start.errors import NoRight, RefusedByServer
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.session import jittered
+from kolla_mesos_start.zookeeper.session import jittered, perform
 from kolla_mesos_start.zookeeper.view import Unknown, View, Znode, data_of
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from kolla_mesos_start.loop import Loop
-    from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.zookeeper.session import Requests, Session
     from kolla_mesos_start.zookeeper.view import Query
 
     T = TypeVar("T")
@@ -47,19 +47,12 @@ class WatchState:
         self._paused: set[Query] = set()  # to be read again, but not yet
         self._asked: set[Query] = set()
         self._dirty: set[Query] = set()
-        self._unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
+        self.unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
 
     @property
     def complete(self) -> bool:
         """Whether all results are up to date, as far as watches have fired."""
         return not self._dirty and not self._paused and not self._asked
-
-    @property
-    def answered(self) -> bool:
-        """Whether all wanted queries were answered once. Some may be being read again: if several znodes
-        change all the time, they are never all `complete` at one instant.
-        """
-        return not self._unanswered
 
     def is_known(self, query: Query) -> bool:
         """Whether its result is the last one."""
@@ -72,9 +65,9 @@ class WatchState:
             self.results.pop(query, None)
             self._dirty.discard(query)
             self._paused.discard(query)
-            self._unanswered.discard(query)
+            self.unanswered.discard(query)
         self._dirty |= wanted - self.wanted
-        self._unanswered |= wanted - self.wanted
+        self.unanswered |= wanted - self.wanted
         self.wanted = wanted
 
     def due(self) -> set[Query]:
@@ -111,7 +104,7 @@ class WatchState:
         """The answer."""
         self._asked.discard(query)
         if query in self.wanted:
-            self._unanswered.discard(query)
+            self.unanswered.discard(query)
             self.results[query] = value
             self.changes += 1
 
@@ -124,35 +117,27 @@ class WatchState:
         """Read everything again: all watches are gone, and anything may have happened."""
         self._paused.clear()
         self._dirty |= self.wanted
-        self._unanswered |= self.wanted
+        self.unanswered |= self.wanted
 
 
-class Watches:
-    """The queries that are watched. `results`: what the server said last; `changes` counts replies."""
+class Watches(WatchState):
+    """Keeps the results of the wanted queries, and of those `kept`, up to date."""
 
     def __init__(self, session: Session, loop: Loop) -> None:
+        super().__init__()
         self._session, self._loop = session, loop
-        self._watch_state = WatchState()
         self.kept: frozenset[Query] = frozenset()  # always watched, in addition to the others
         session.on_connected(self._read_again)
-        session.on_watch(self._fired)
-
-    @property
-    def results(self) -> dict[Query, Any]:
-        return self._watch_state.results
-
-    @property
-    def changes(self) -> int:
-        return self._watch_state.changes
+        session.on_watch(self._on_watch)
 
     def watch(self, queries: Iterable[Query]) -> None:
         """Keep `results` up to date for these queries and those `kept`, and for no others."""
-        self._watch_state.want({*queries, *self.kept})
+        self.want({*queries, *self.kept})
         self._refresh()
 
     def forget(self, paths: Iterable[str]) -> None:
         """Stop watching these znodes: we change them ourselves."""
-        self.watch(self._watch_state.wanted - {data_of(path) for path in paths})
+        self.watch(self.wanted - {data_of(path) for path in paths})
 
     def decide(self, decision: Callable[[View], T]) -> T:
         """Watch what the decision reads, and return it once all of that is up to date."""
@@ -167,65 +152,58 @@ class Watches:
 
     def fresh(self) -> bool:
         """Whether all `results` are up to date."""
-        return self._session.connected and self._watch_state.complete
+        return self._session.connected and self.complete
 
     def answered(self) -> bool:
-        """Whether each result is an answer from this connection, though perhaps not the latest one."""
-        return self._session.connected and self._watch_state.answered
+        """Whether each result is an answer from this connection, though perhaps not the latest one.
+
+        If several znodes change all the time, the results are never all up to date at one instant.
+        """
+        return self._session.connected and not self.unanswered
 
     def is_known(self, query: Query) -> bool:
         """Whether the result of this query is up to date."""
-        return self._session.connected and self._watch_state.is_known(query)
+        return self._session.connected and super().is_known(query)
 
-    def _fired(self, path: str) -> None:
-        for query in [query for query in self._watch_state.wanted if query.path == path]:
-            if pause := self._watch_state.fired(query):
+    def _on_watch(self, path: str) -> None:
+        for query in [query for query in self.wanted if query.path == path]:
+            if pause := self.fired(query):
                 # Up to a fifth sooner, so that many clients do not read at the same instant.
                 self._loop.call_at(now() + jittered(pause * 0.9, 1 / 9), partial(self._resume, query))
         self._refresh()
 
     def _resume(self, query: Query) -> None:
-        self._watch_state.resume(query)
+        self.resume(query)
         self._refresh()
 
     def _read_again(self) -> None:
-        self._watch_state.connected()
+        self.connected()
         self._refresh()
 
     def _refresh(self) -> None:
         if self._session.connected:
-            for query in self._watch_state.due():
-                ask = wire.GetChildren if query.children else wire.GetData
-                # Reading sets the watch, so nothing can happen between the two.
-                self._session.request(ask(query.path, True), partial(self._arrived, query))
+            for query in self.due():
+                perform(self._session, self._read(query))
 
-    def _arrived(self, query: Query, value: Any, error: wire.KazooException | None) -> None:
-        if isinstance(error, wire.NoNodeError):
-            self._watch_for(query)
-        elif (
-            isinstance(error, (wire.NoAuthError, wire.AuthFailedError)) and query in self._watch_state.wanted
-        ):
-            raise NoRight(query.path, "read", error)
-        elif error is not None and not isinstance(error, wire.OUTAGE) and query in self._watch_state.wanted:
-            raise RefusedByServer(query.path, error)
-        elif error is not None:
+    def _read(self, query: Query) -> Requests:
+        kind = wire.GetChildren if query.children else wire.GetData
+        try:
+            value = yield kind(
+                query.path, True
+            )  # This sets the watch, so nothing can happen between the two.
+        except wire.NoNodeError:
+            self.arrived(query, () if query.children else None)
+            self._refresh()
+            if query in self.wanted:
+                yield wire.Exists(query.path, True)  # Only this sets a watch on a missing znode.
+                self.changed(query)  # It exists by now.
+        except wire.KazooException as error:
+            if query in self.wanted and not isinstance(error, wire.OUTAGE):
+                if isinstance(error, (wire.NoAuthError, wire.AuthFailedError)):
+                    raise NoRight(query.path, "read", error) from None
+                raise RefusedByServer(query.path, error) from None
             # The connection may be back by the time the failure is known: try again at once.
-            self._watch_state.failed(query)
-            self._refresh()
-            return
-        if query.children:
-            self._watch_state.arrived(query, tuple(sorted(value or ())))
+            self.failed(query)
         else:
-            self._watch_state.arrived(query, Znode(*value) if value else None)
+            self.arrived(query, tuple(sorted(value)) if query.children else Znode(*value))
         self._refresh()
-
-    def _watch_for(self, query: Query) -> None:
-        """Watch for a missing znode: only `exists` sets a watch on it. Its answer is not awaited."""
-        if query in self._watch_state.wanted:
-            self._session.request(wire.Exists(query.path, True), partial(self._looked_for, query))
-
-    def _looked_for(self, query: Query, value: Any, error: wire.KazooException | None) -> None:
-        # An error in an outage, after which everything is read again anyway.
-        if error is None:
-            self._watch_state.changed(query)
-            self._refresh()

@@ -22,7 +22,6 @@ from kolla_mesos_start.report import (
     REFRESH_PENDING,
     REFRESH_RUNNING,
     REFRESH_SETTLING,
-    REFRESH_STUCK,
 )
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, printable
 from kolla_mesos_start.zookeeper.view import Query, data_of
@@ -39,7 +38,6 @@ REFRESHING = (REFRESH_PENDING, REFRESH_RUNNING, REFRESH_SETTLING)
 REFRESHES = {
     REFRESH_RUNNING: "refreshing",
     REFRESH_FAILED: "refresh failed",
-    REFRESH_STUCK: "refresh blocked",
 }
 OUTCOMES = {DONE: "done", ERROR: "failed", RETRY: "failed"}
 

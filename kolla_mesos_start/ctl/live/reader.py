@@ -32,7 +32,6 @@ from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 from kolla_mesos_start.zookeeper.view import Query, children_of, data_of
 
-MAX_HOST = 253  # characters of a host's name
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
 
 
@@ -238,10 +237,6 @@ def _gone_queries(
 ) -> Iterator[Query]:
     """What must be read to know which containers of a daemon have disappeared, if some are missing."""
     daemon = published.graph.daemon if published.graph else None
-    if daemon and daemon.width is not None:
-        slots = f"{containers.daemon(znodes).refreshes}/slots"
-        yield children_of(slots)
-        yield from (data_of(f"{slots}/{each}") for each in view.names(slots))
     if daemon and existing < published.wanted:
         for host in hosts_of(znodes, view):
             yield from containers.gone_queries(znodes._replace(host=host))
@@ -253,23 +248,10 @@ def _gone(
     """The containers that were ready and have disappeared; one for each host that has no other one."""
     # Not what is in the view because it was needed earlier.
     needed = {query.path for query in _gone_queries(znodes, published, len(existing), view)}
-    slots = f"{containers.daemon(znodes).refreshes}/slots"
-    ids = {each.id for each in existing}
     hosts = {each.host for each in existing if each.is_live}
-    for name in view.names(slots) if slots in needed else ():
-        znode = view.znode(f"{slots}/{name}")
-        host = _slot_host(znode.data) if znode else ""
-        if znode and containers.container_id(name) not in ids and host and host not in hosts:
-            hosts.add(host)
-            yield GoneContainer(host, znode.stat.mzxid, znode.stat.mtime / 1000, "refresh")
     for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
         ready, state = view.get(containers.ready_query(own)), view.znode(containers.daemon(own, LOCAL).state)
         is_needed = containers.ready_query(own).path in needed
         if is_needed and state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"
             yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)
-
-
-def _slot_host(data: bytes) -> str:
-    """The host in the slot of an instance that refreshes, or has failed to; see `daemon.rollout`."""
-    return printable(data.decode("utf-8", "replace").partition(" ")[2].partition(":")[0])[:MAX_HOST]

@@ -27,7 +27,6 @@ from kolla_mesos_start.report import (
     REFRESH_PENDING,
     REFRESH_RUNNING,
     REFRESH_SETTLING,
-    REFRESH_STUCK,
     RESTART,
 )
 from kolla_mesos_start.settings import LOGS_LIMIT
@@ -101,7 +100,7 @@ class Container(NamedTuple):
     @property
     def keeps_old_files(self) -> bool:
         """Whether its daemon is ready with old files, and no refresh is under way."""
-        return self.stage == "ready" and self.code in (REFRESH_FAILED, REFRESH_STUCK)
+        return self.stage == "ready" and self.code == REFRESH_FAILED
 
     @property
     def needs_restart(self) -> bool:
