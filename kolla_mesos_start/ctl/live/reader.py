@@ -27,7 +27,7 @@ from kolla_mesos_start.ctl.zk.services import is_service_part
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
-from kolla_mesos_start.tree.publication import unfinished
+from kolla_mesos_start.tree.codec import unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 
