@@ -12,7 +12,7 @@ that fails if another one was taken since the decision.
 
 An instance that is not ready itself does not queue, and only slots count for it: nothing is lost by its
 refresh, and the new files may be what makes it ready. Only the first in the queue watches slots and
-instances, so a change wakes one of many.
+instances, so that a change wakes one of many.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from __future__ import annotations
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.exchange import Exchange
+from kolla_mesos_start.zookeeper.session import perform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from typing import Any
+    from collections.abc import Collection, Generator, Sequence
+    from typing import Any, TypeVar
 
     from kolla_mesos_start.tree.znodes import Znodes
-    from kolla_mesos_start.zookeeper.exchange import Requests
-    from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.zookeeper.session import Requests, Session
+
+    T = TypeVar("T")
+    Steps = Generator[list[Any], list[Any], T]  # lists of requests and of their answers
 
 log = Logger(__name__)
 
@@ -94,7 +96,7 @@ class Rollout:
         self._held_in = 0  # the session that has our slot
         self._changed = True  # since the last look
         self._watched: set[str] = set()
-        self._exchange: Exchange | None = None
+        self._running: Steps[None] | None = None
         session.on_connected(self._look_again)
         session.on_watch(self._fired)
 
@@ -106,8 +108,7 @@ class Rollout:
     def take(self) -> None:
         """Take a turn at once, whatever others do. They are only told."""
         if not self.has_turn:
-            if self._exchange:
-                self._exchange.close()
+            self._running = None
             self._begin(0)
 
     def give_back(self) -> None:
@@ -117,19 +118,15 @@ class Rollout:
 
     def run(self, is_ready: bool) -> None:
         """Send the requests that are due; `is_ready`: whether our daemon is."""
-        if not self._session.connected or (self._exchange and not self._exchange.ended):
+        if not self._session.connected or self._running:
             return
-        if self._exchange and self._exchange.is_cut_off:
-            self._exchange, self._changed, self._held_in = None, True, 0
-            # It may have taken a slot, for which others, even those before us in the queue, would wait.
-            self._is_leaving = not self.has_turn
         if self.has_turn and self._held_in != self._session.id:
-            self._exchange = Exchange(self._session, self._hold(self._session.id))
+            self._perform(self._hold(self._session.id))
         elif self._is_leaving:
-            self._exchange = Exchange(self._session, self._leave())
+            self._perform(self._leave())
         elif self._is_wanted and (self._changed or is_ready != self._is_ready):
             self._changed, self._is_ready, self._watched = False, is_ready, set()
-            self._exchange = Exchange(self._session, self._ask(is_ready, self._session.id))
+            self._perform(self._ask(is_ready, self._session.id))
 
     def _look_again(self) -> None:
         self._changed = True
@@ -144,7 +141,28 @@ class Rollout:
 
     # -- exchanges with ZooKeeper -----------------------------------------------------------------------
 
-    def _ask(self, is_ready: bool, session: int) -> Requests[None]:
+    def _perform(self, steps: Steps[None]) -> None:
+        self._running = steps
+        perform(self._session, self._supervised(steps))
+
+    def _supervised(self, steps: Steps[None]) -> Requests:
+        """Continue the steps until they end, until others replace them, or until an outage."""
+        answers: list[Any] | None = None
+        try:
+            while True:
+                answers = yield steps.send(answers)  # type: ignore[arg-type]
+                if self._running is not steps:
+                    return
+                if any(isinstance(each, wire.OUTAGE) for each in answers):
+                    self._changed, self._held_in = True, 0
+                    # A slot may be taken, for which others, even those before us in the queue, would wait.
+                    self._is_leaving = not self.has_turn
+                    break
+        except StopIteration:
+            pass
+        self._running = None
+
+    def _ask(self, is_ready: bool, session: int) -> Steps[None]:
         """Take a slot if that is possible now."""
         at = self._at
         queue = yield from self._queue(is_ready)
@@ -182,7 +200,7 @@ class Rollout:
         else:
             self._begin(session)
 
-    def _queue(self, is_ready: bool) -> Requests[Sequence[str]]:
+    def _queue(self, is_ready: bool) -> Steps[Sequence[str]]:
         """The queue in its order, with a place of ours if we are ready; empty if there is none."""
         at = self._at
         (names,) = yield [wire.GetChildren(at.queue, False)]
@@ -201,7 +219,7 @@ class Rollout:
                 return ()
         return sorted(names, key=lambda name: str(name.rsplit("-", 1)[-1]))
 
-    def _is_behind(self, queue: Sequence[str]) -> Requests[bool]:
+    def _is_behind(self, queue: Sequence[str]) -> Steps[bool]:
         """Whether another instance is before us in the queue; then the last one before us is watched."""
         first = next((place for place, name in enumerate(queue) if self._is_own(name)), 0)
         for name in reversed(queue[:first]):
@@ -213,7 +231,7 @@ class Rollout:
                 return True
         return False
 
-    def _wanted(self) -> Requests[int]:
+    def _wanted(self) -> Steps[int]:
         """How many instances the service wants, as far as that is a number or one variable."""
         definition = self._znodes.definition
         self._watched.add(definition)
@@ -228,19 +246,19 @@ class Rollout:
         values = [each[0] for each in found[1::2] if not isinstance(each, Exception)]
         return number(values[0].decode("utf-8", "replace").strip()) if values else 1
 
-    def _live(self, path: str, names: Sequence[str], watch: bool) -> Requests[list[str]]:
+    def _live(self, path: str, names: Sequence[str], watch: bool) -> Steps[list[str]]:
         """Those of the entries, except ours, that a session owns: any other one is nobody's."""
         others = [name for name in names if name != self._member]
         if watch:
             self._watched.update(f"{path}/{name}" for name in others)
-        stats = yield [wire.Exists(f"{path}/{name}", watch) for name in others]
+        stats = (yield [wire.Exists(f"{path}/{name}", watch) for name in others]) if others else []
         return [
             name
             for name, stat in zip(others, stats)
             if not isinstance(stat, Exception) and stat.ephemeralOwner
         ]
 
-    def _hold(self, session: int) -> Requests[None]:
+    def _hold(self, session: int) -> Steps[None]:
         """Create our slot in any case: we refresh already.
 
         After an expired session, this is sent before the instance is registered as ready again.
@@ -254,14 +272,15 @@ class Rollout:
             yield from self._create_parents()
             yield [wire.Transaction([change, create])]
 
-    def _leave(self) -> Requests[None]:
+    def _leave(self) -> Steps[None]:
         at = self._at
         _, names = yield [wire.Delete(self._slot, -1), wire.GetChildren(at.queue, False)]
         places = [] if isinstance(names, Exception) else list(filter(self._is_own, names))
-        yield [wire.Delete(f"{at.queue}/{name}", -1) for name in places]
+        if places:
+            yield [wire.Delete(f"{at.queue}/{name}", -1) for name in places]
         self._is_leaving = False
 
-    def _create_parents(self) -> Requests[None]:
+    def _create_parents(self) -> Steps[None]:
         """Create the places of slots and queue. Those above belong to the container that registers."""
         at = self._at
         self._watched.add(at.state)

@@ -55,13 +55,21 @@ class Prepared(NamedTuple):
 
     @property
     def digests(self) -> dict[str, int]:
-        """A digest of each file that has content: of its data, dest, owner and mode."""
+        """A digest of each file that has content: of its data, dest, owner and mode.
+
+        Also of the last request to restart the daemon, under a name that no file has.
+        """
         import zlib  # Only a daemon with `on_change` needs it.
 
+        on_change = self.step.on_change
+        requested = on_change.value if on_change and on_change.kind == "restart" else ""
         return {
-            content.name: zlib.crc32(content.data, zlib.crc32(repr(content).encode()))
-            for content in self.contents
-            if content.data is not None
+            **({"/restarted": zlib.crc32(str(requested).encode())} if requested else {}),
+            **{
+                content.name: zlib.crc32(content.data, zlib.crc32(repr(content).encode()))
+                for content in self.contents
+                if content.data is not None
+            },
         }
 
 
@@ -125,7 +133,7 @@ class Preparer:
         `listed` describes the current files, if known (see Prepared). Raises CannotRender with everything
         that is missing, BadDefinition for invalid results.
         """
-        seen = self.published.client.seen = {}
+        seen = self.published.client.record()
         files = command.files if with_files else ()
         inputs = self._read(files, late_texts(command))
         renderer = self._renderer(inputs.variables, inputs.texts)

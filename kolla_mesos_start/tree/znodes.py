@@ -85,10 +85,6 @@ class CommandZnodes(NamedTuple):
     def queue(self) -> str:
         return f"{self.refreshes}/queue"
 
-    def restart(self, member: str) -> str:
-        """The operator's request to restart the daemon of a container, which removes it (ephemeral)."""
-        return f"{self.state}/restart-{member}"
-
     def generation(self, name: str) -> str:
         """The mark of a generation; percent-encoded, because an image tag holds `/` and `:`."""
         from urllib.parse import quote  # Few commands have a generation.
