@@ -61,7 +61,7 @@ class Prepared(NamedTuple):
         """
         import zlib  # Only a daemon with `on_change` needs it.
 
-        on_change = self.step.on_change
+        on_change = self.step.command.on_change
         requested = on_change.value if on_change and on_change.kind == "restart" else ""
         return {
             **({"/restarted": zlib.crc32(str(requested).encode())} if requested else {}),

@@ -20,7 +20,8 @@ def test_the_state_of_a_rollout_names_the_instances_and_since_when() -> None:
     }
     service = deployment(tree).services["web"]
     state = rollouts.state(service)
-    words = "2 of 5 current (refreshing: h2 for 1 min; refresh failed: h3 for 1 min; restart needed: h5 for 1 min)"
+    others = "refreshing: h2 for 1 min; refresh failed: h3 for 1 min; restart needed: h5 for 1 min"
+    words = f"2 of 5 current ({others})"
     assert state.words(NOW + 60) == words
     assert state.data()["others"][0] == {"kind": "refreshing", "host": "h2", "id": "2", "since": NOW}
     assert Goal("web", None).progress(service, NOW + 60) == f"web: 5 of 6 ready, {words}"
