@@ -122,7 +122,6 @@ DECIDE = (
         "ctl/manifests/model",
         "ctl/manifests/kubernetes",
         "ctl/manifests/marathon",
-        "ctl/manifests/names",
         "ctl/manifests/per_host",
         "ctl/manifests/quadlet",
         "ctl/manifests/compose",

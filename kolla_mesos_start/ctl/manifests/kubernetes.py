@@ -30,9 +30,11 @@ from kolla_mesos_start.ctl.manifests.model import (
     Model,
     Mounted,
     Workload,
+    digested,
+    distinct,
     filled,
+    label,
 )
-from kolla_mesos_start.ctl.manifests.names import digested, distinct, label
 from kolla_mesos_start.errors import listed
 
 Document = dict[str, Any]

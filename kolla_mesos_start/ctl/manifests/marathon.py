@@ -21,15 +21,18 @@ from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMP
 from kolla_mesos_start.ctl.manifests.model import (
     CREDENTIAL,
     FILES,
+    LONGEST,
     READ,
     SECRETS,
     Manifests,
     Model,
     Workload,
+    digested,
     filled,
+    label,
+    name_of,
     shared_place,
 )
-from kolla_mesos_start.ctl.manifests.names import LONGEST, digested, label, name_of
 from kolla_mesos_start.errors import listed
 
 App = dict[str, Any]

@@ -6,9 +6,11 @@ collected as findings, not raised. The formats read only these records.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,7 +30,6 @@ from kolla_mesos_start.ctl.directory.container_settings import (
 from kolla_mesos_start.ctl.directory.directory import Contents, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, Finding, Issue, located
 from kolla_mesos_start.ctl.directory.launch import NAME, LaunchFile
-from kolla_mesos_start.ctl.manifests.names import name_of, names_of
 from kolla_mesos_start.ctl.validate.rules import (
     build_graph,
     known_graph,
@@ -67,6 +68,8 @@ IMAGE = re.compile(
     rf"([A-Za-z0-9.-]+(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
     r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@[a-z0-9]+:[0-9a-f]{32,})?"
 )
+DIGITS = 6  # of a digest
+LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 MARGIN = 5  # seconds that a container has beyond its longest stop_grace
 
 
@@ -429,3 +432,44 @@ def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
 
 def _texts(contents: Contents) -> Mapping[str, str]:
     return {name: data.decode() for name, data in contents.items()}
+
+
+# -- names that all launchers accept: lowercase letters, digits and hyphens -----------------------------
+
+
+def names_of(services: Iterable[str]) -> Mapping[str, str]:
+    """A name for each service: its role, where that is enough. None is that of a directory of volumes."""
+    return distinct({service: label(service.rpartition("/")[2]) for service in services}, [SHARED, NAMED])
+
+
+def distinct(labels: Mapping[str, str], others: Iterable[str] = ()) -> Mapping[str, str]:
+    """These, with a digest of what is so called where one is too long, or another's too."""
+    count = Counter([*labels.values(), *others])
+
+    def named(digits: int) -> Mapping[str, str]:
+        return {
+            key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST, digits)
+            for key, name in labels.items()
+        }
+
+    found = named(DIGITS)
+    # Of some thousand short digests two are likely to be the same.
+    return found if len(set(found.values())) == len(found) else named(4 * DIGITS)
+
+
+def label(text: str) -> str:
+    """The text as a name in Kubernetes (RFC 1123) that begins with a letter, as a Service requires."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name if name[:1].isalpha() else f"s-{name}".rstrip("-")
+
+
+def name_of(text: str) -> str:
+    """A label of one text, with a digest unless it is the text itself: others are called otherwise."""
+    name = label(text)
+    return name if name == text and len(name) <= LONGEST else digested(name, text, LONGEST)
+
+
+def digested(name: str, of: str, longest: int, digits: int = DIGITS) -> str:
+    """Cut, and with a digest, so that others are called otherwise."""
+    digest = hashlib.sha256(of.encode()).hexdigest()[:digits]
+    return f"{name[: longest - digits - 1].rstrip('-')}-{digest}"

@@ -12,8 +12,7 @@ import pytest
 
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.manifests import marathon
-from kolla_mesos_start.ctl.manifests.model import Model, Workload
-from kolla_mesos_start.ctl.manifests.names import names_of
+from kolla_mesos_start.ctl.manifests.model import Model, Workload, names_of
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, model, site
 from tests.marathon import completed, wrong
 
