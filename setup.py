@@ -61,10 +61,16 @@ setup(
     ],
     extras_require={
         # For kolla_mesos_ctl, which runs outside containers.
-        "operator": ["PyYAML>=5.4", "prometheus_client>=0.16", "requests>=2.28", "rich>=13", "shtab>=1.9"],
+        "operator": [
+            "PyYAML>=5.4,!=6.0.4",  # In 6.0.4, `<<` takes a value from the wrong one of several mappings.
+            "prometheus_client>=0.16",
+            "requests>=2.28",
+            "rich>=13",
+            "shtab>=1.9",
+        ],
         # For `kolla_mesos_ctl import` without --ansible, which runs the playbooks of this environment.
         "import": [
-            "PyYAML>=5.4",
+            "PyYAML>=5.4,!=6.0.4",
             "ansible>=10,<13",  # The collections; with it comes ansible-core.
             "kolla-ansible>=20,<23",  # The tested releases.
             "prometheus_client>=0.16",

@@ -22,7 +22,6 @@ CHECK = "check"  # the check of the daemon fails
 REFRESH_PENDING, REFRESH_RUNNING = "refresh-pending", "refresh-running"
 REFRESH_SETTLING = "refresh-settling"  # the daemon has new files, and has not passed a check yet
 REFRESH_FAILED = "refresh-failed"
-REFRESH_STUCK = "refresh-stuck"  # another instance must become ready first
 NEVER_READY = "never-ready"  # in `ended`: the daemon ended before it was ready
 RESTART = "restart"  # only a restart brings the daemon up to date
 

@@ -29,7 +29,7 @@ SHARED = (
     "kolla_mesos_start.addresses",
     "kolla_mesos_start.definition",
     "kolla_mesos_start.election.decide",
-    "kolla_mesos_start.election.position",
+    "kolla_mesos_start.election.records",
     "kolla_mesos_start.election.records",
     "kolla_mesos_start.election.words",
     "kolla_mesos_start.errors",
@@ -44,7 +44,6 @@ SHARED = (
     "kolla_mesos_start.render.sandbox",
     "kolla_mesos_start.render.variables_dir",
     "kolla_mesos_start.settings",
-    "kolla_mesos_start.tree.publication",
     "kolla_mesos_start.tree.codec",
     "kolla_mesos_start.tree.states",
     "kolla_mesos_start.tree.znodes",
@@ -99,10 +98,9 @@ DECIDE = (
     *(
         "definition/*",
         "election/decide",
-        "election/position",
         "election/records",
         "election/words",
-        "zookeeper/query",
+        "zookeeper/view",
         "tree/znodes",
         "tree/states",
         "render/context",
@@ -119,7 +117,6 @@ DECIDE = (
         "ctl/live/unread",
         "ctl/timeline/report",
         "ctl/timeline/critical_path",
-        "ctl/terminal/durations",
         "ctl/directory/launch",
         "ctl/directory/container_settings",
         "ctl/manifests/model",
@@ -133,7 +130,7 @@ DECIDE = (
 )
 # The folders and modules of the operator's tool, lowest first: each imports only those before it.
 LAYERS = (
-    *("terminal", "directory", "zk", "invocation", "validate", "live", "timeline"),
+    *("text", "directory", "zk", "invocation", "validate", "live", "timeline"),
     *("manifests", "kolla_ansible", "up", "commands", "cli"),
 )
 EFFECTS = {

@@ -8,9 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
@@ -418,15 +416,6 @@ def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
 def test_the_termination_log_is_kubernetes_own_where_there_is_one() -> None:
     """In a pod a failure is written to the file that the kubelet reads, without any setting."""
     assert parse(NEEDED, exists="/dev/termination-log".__eq__).termination_log == "/dev/termination-log"
-
-
-@hypothesis.given(environ=st.dictionaries(st.sampled_from(sorted({name for name, _, _ in BAD})), st.text()))
-def test_no_value_at_all_breaks_the_parser(environ: dict[str, str]) -> None:
-    """The result is always Settings or BadEnvironment."""
-    try:
-        assert isinstance(settings(**environ), Settings)
-    except BadEnvironment as error:
-        assert all("expected" in issue for issue in error.issues)
 
 
 # -- names that nothing reads -------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Lowest first; each imports only what is above it in this list (`tests/test_house.py` checks that):
 
-    terminal        what is asked and shown: lines, questions, suggestions
+    text            text for people: safe on a terminal, folded, durations, suggestions
     directory       a deployment's directory as data
     zk              a deployment's tree in ZooKeeper
     invocation      options, environment, and the connection of one run of the tool

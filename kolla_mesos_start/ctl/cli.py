@@ -19,8 +19,7 @@ from textwrap import fill
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kolla_mesos_start import __version__, log
-from kolla_mesos_start.ctl.terminal.folding import wrapped
-from kolla_mesos_start.ctl.terminal.printable import guarded
+from kolla_mesos_start.ctl.text import guarded, nearest, wrapped
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
 from kolla_mesos_start.processes import hide_memory
 
@@ -38,14 +37,19 @@ can be given before or after the command. `kolla_mesos_ctl COMMAND --help` has a
 
 
 class ListedCommand(NamedTuple):
-    """A row of the table of subcommands. `place` is a module of `commands` and the name of its Subcommand.
+    """A row of the table of subcommands. `at` is a place that does not follow from the name.
 
     The module is imported only when it is used: all modules together take a quarter of a second.
     """
 
     name: str
-    place: str
     summary: str
+    at: str = ""
+
+    @property
+    def place(self) -> str:
+        """A module of `commands`, and the name of its Subcommand."""
+        return self.at or f"{self.name}.SUBCOMMAND"
 
     def load(self) -> Subcommand:
         """Import it. NotInstalled names a package that is missing."""
@@ -62,62 +66,36 @@ class ListedCommand(NamedTuple):
 
 
 SUBCOMMANDS = (
-    ListedCommand("validate", "validate.SUBCOMMAND", "find everything that is wrong in a directory"),
-    ListedCommand("schema", "schema.SUBCOMMAND", "print the JSON Schema of a definition, for editors"),
-    ListedCommand("diff", "diff.SUBCOMMAND", "show what publishing a directory would change"),
+    ListedCommand("validate", "find everything that is wrong in a directory"),
+    ListedCommand("schema", "print the JSON Schema of a definition, for editors"),
+    ListedCommand("diff", "show what publishing a directory would change"),
+    ListedCommand("publish", "write a directory of definitions, files and variables to ZooKeeper"),
+    ListedCommand("status", "show what each service and each container is doing"),
+    ListedCommand("explain", "explain why a deployment is not up: root causes, and what each blocks"),
+    ListedCommand("wait", "block until services are up and run the published state"),
+    ListedCommand("events", "print what operators did, and with --follow what changes"),
+    ListedCommand("timeline", "show how a start went, and its critical path"),
+    ListedCommand("metrics", "serve the state of a deployment for Prometheus"),
+    ListedCommand("graph", "print the dependencies between commands and daemons"),
+    ListedCommand("restart", "restart the daemons of a service"),
+    ListedCommand("rerun", "make a one-time command run once more"),
+    ListedCommand("adopt", "record a one-time command as done without running it"),
+    ListedCommand("elect", "show which host bootstraps a cluster, or decide it after a loss"),
+    ListedCommand("get", "print the value of a variable as an agent would find it", "variables.GET"),
+    ListedCommand("set", "set a variable, also for one service, or for it on a host", "variables.SET"),
+    ListedCommand("unset", "remove a variable, also of one service, or of it on a host", "variables.UNSET"),
     ListedCommand(
-        "publish", "publish.SUBCOMMAND", "write a directory of definitions, files and variables to ZooKeeper"
+        "remove", "remove a service: its definition, variables, files and status", "removal.REMOVE"
     ),
-    ListedCommand("status", "status.SUBCOMMAND", "show what each service and each container is doing"),
+    ListedCommand("reset", "remove the records of containers: one-time commands run again", "removal.RESET"),
+    ListedCommand("snapshot", "save definitions, variables, files and completed commands to one file"),
+    ListedCommand("restore", "restore a snapshot, here or in another ensemble"),
+    ListedCommand("up", "run the whole deployment of a directory on this machine, to try it out"),
+    ListedCommand("manifests", "make the files with which a launcher starts a deployment"),
     ListedCommand(
-        "explain",
-        "explain.SUBCOMMAND",
-        "explain why a deployment is not up: root causes, and what each blocks",
+        "import", "make a deployment's directory from kolla-ansible's playbooks", "importing.SUBCOMMAND"
     ),
-    ListedCommand("wait", "wait.SUBCOMMAND", "block until services are up and run the published state"),
-    ListedCommand("events", "events.SUBCOMMAND", "print what operators did, and with --follow what changes"),
-    ListedCommand("timeline", "timeline.SUBCOMMAND", "show how a start went, and its critical path"),
-    ListedCommand("metrics", "metrics.SUBCOMMAND", "serve the state of a deployment for Prometheus"),
-    ListedCommand("graph", "graph.SUBCOMMAND", "print the dependencies between commands and daemons"),
-    ListedCommand("restart", "restart.SUBCOMMAND", "restart the daemons of a service"),
-    ListedCommand("rerun", "rerun.SUBCOMMAND", "make a one-time command run once more"),
-    ListedCommand("adopt", "adopt.SUBCOMMAND", "record a one-time command as done without running it"),
-    ListedCommand(
-        "elect", "elect.SUBCOMMAND", "show which host bootstraps a cluster, or decide it after a loss"
-    ),
-    ListedCommand("get", "variables.GET", "print the value of a variable as an agent would find it"),
-    ListedCommand(
-        "set", "variables.SET", "set a variable of the deployment, of a service, or of a service on a host"
-    ),
-    ListedCommand(
-        "unset",
-        "variables.UNSET",
-        "remove a variable of the deployment, of a service, or of a service on a host",
-    ),
-    ListedCommand(
-        "remove", "removal.REMOVE", "remove a service: its definition, variables, files and status"
-    ),
-    ListedCommand("reset", "removal.RESET", "remove the records of containers: one-time commands run again"),
-    ListedCommand(
-        "snapshot",
-        "snapshot.SUBCOMMAND",
-        "save definitions, variables, files and completed commands to one file",
-    ),
-    ListedCommand("restore", "restore.SUBCOMMAND", "restore a snapshot, here or in another ensemble"),
-    ListedCommand(
-        "up",
-        "up.SUBCOMMAND",
-        "run the whole deployment of a directory on this machine, to try it out",
-    ),
-    ListedCommand(
-        "manifests",
-        "manifests.SUBCOMMAND",
-        "make the files with which a launcher starts a deployment",
-    ),
-    ListedCommand(
-        "import", "importing.SUBCOMMAND", "make a deployment's directory from kolla-ansible's playbooks"
-    ),
-    ListedCommand("completion", "completion.SUBCOMMAND", "print a script for completion in a shell"),
+    ListedCommand("completion", "print a script for completion in a shell"),
 )
 
 
@@ -154,8 +132,6 @@ class ToolParser(argparse.ArgumentParser):
         """Refuse unknown options here: argparse leaves them to the parser of the whole command line."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from kolla_mesos_start.ctl.terminal.suggestions import nearest
-
             option = unknown[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions)
             if any(repr(each) in meant for each in DELETING):
@@ -165,8 +141,6 @@ class ToolParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
-            from kolla_mesos_start.ctl.terminal.suggestions import nearest
-
             meant = nearest(value, action.choices) or f": choose from {', '.join(action.choices)}"
             raise argparse.ArgumentError(action, f"{value!r} is unknown{meant}")
 

@@ -10,20 +10,20 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.prompt import Confirm
 from rich.segment import Segment
 from rich.text import Text
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.ctl.directory import container_variables, source
 from kolla_mesos_start.ctl.directory.source import Source
-from kolla_mesos_start.ctl.terminal.confirmation import confirmed
-from kolla_mesos_start.ctl.terminal.printable import printable
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.ctl.text import NotThere, existing, printable
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.definition.forms import bad_segment
@@ -78,6 +78,50 @@ class OutputConsole(Console):
     def on_broken_pipe(self) -> None:
         """Called while the error is handled. Leave it to `main`: rich would exit with a status of its own."""
         raise
+
+
+class Line(NamedTuple):
+    """A line: `text` with a style, then `rest` without one."""
+
+    text: str
+    style: str = ""
+    rest: str = ""
+
+    def cut(self, width: int) -> Text:
+        """One line, cut to the width."""
+        shown = self.whole()
+        shown.truncate(width, overflow="ellipsis")
+        return shown
+
+    def folded(self, width: int) -> Text:
+        """The line folded to the width; the continuation lines are indented to where `rest` begins."""
+        indent = min(len(self.text), width * 9 // 10)
+        folded = textwrap.wrap(printable(self.rest), max(width - indent, 1), break_on_hyphens=False)
+        if len(folded) < 2:
+            return self.whole()
+        return Text.assemble((self.text, self.style), f"\n{' ' * indent}".join(folded))
+
+    def whole(self) -> Text:
+        """The whole line, for a file or a pipe."""
+        text = self.text if self.rest else self.text.rstrip()
+        return Text.assemble((printable(text), self.style), printable(self.rest))
+
+
+def joined(lines: Iterable[Text]) -> Text:
+    return Text("\n").join(lines)
+
+
+def show(out: Console, lines: Iterable[Line]) -> None:
+    """Print the lines, folded on a terminal."""
+    out.print(joined(line.folded(out.width) if out.is_terminal else line.whole() for line in lines))
+
+
+DECLINED = 1  # exit status
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Add the option that skips the question."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 class Invocation:
@@ -195,16 +239,26 @@ class Invocation:
             self.err.print(text)
 
     def confirmed(self, what: str) -> bool:
-        """Whether the operator confirms `what`. The session stays alive while the question is open."""
-        return confirmed(what, self.options, self.err, self._await_input)
+        """Ask on the terminal, unless --yes is given. Raises BadUsage if there is no terminal."""
+        if self.options.yes:
+            return True
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise BadUsage(f"{what}? There is no terminal to ask: give --yes; nothing was changed")
+        # A string would be taken for markup. The end of the input stands for the default.
+        if Confirm.ask(Text(what), console=self.err, default=False, stream=self):  # type: ignore[call-overload]
+            return True
+        self.err.print("nothing was changed")
+        return False
 
-    def _await_input(self) -> None:
+    def readline(self) -> str:
+        """A line of standard input. The session stays alive while it is awaited."""
         if self._client is not None:
             loop, stdin = self._client.loop, sys.stdin.fileno()
             ready: list[bool] = []
             loop.listen(stdin, lambda: ready.append(True))
             loop.wait(lambda: ready)
             loop.ignore(stdin)
+        return sys.stdin.readline().rstrip("\n")
 
     def identity_hint(self) -> str:
         """Our identity, to end a message about a missing right."""

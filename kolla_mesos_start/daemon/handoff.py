@@ -43,15 +43,14 @@ KEPT = ("LD_", "LANG", "LC_", "OPENSSL_", "RES_OPTIONS", "LOCALDOMAIN", "KOLLA_R
 class Refreshing(NamedTuple):
     """What the registrar needs to refresh a daemon that has `on_change`.
 
-    `turns` is the znode where instances take turns, at most `width` at a time; this one is on `host`. `seen`:
-    the znodes that the files were rendered from; `listed`: see `render.prepare`. `environ`: the agent's whole
-    environment. `started`: a digest of how the daemon was started. `election`: what templates see.
-    `digests`: of the files that the daemon was started with, or last notified of.
+    `width`: how many instances may refresh or not be ready; None: all. `znodes` is a tree.znodes.Znodes.
+    `seen`: the znodes that the files were rendered from; `listed`: see `render.prepare`. `environ`: the
+    agent's whole environment. `started`: a digest of how the daemon was started. `election`: what templates
+    see. `digests`: of the files that the daemon was started with, or last notified of.
     """
 
-    turns: str
     width: int | None
-    host: str
+    znodes: tuple[str, str, str, str]
     seen: Seen
     listed: Mapping[str, Sequence[str]]
     environ: Mapping[str, str]

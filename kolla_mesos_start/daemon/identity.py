@@ -76,17 +76,13 @@ def _registration(
         "generation": settings.generation,
     }
     data = json.dumps(instance).encode()
-    turns = daemons[0].refreshes
-    # The slot of a refresh that ended this container is removed once its daemon is ready again.
-    left = [f"{turns}/slots/{member}"] if tree.graph.daemon and tree.graph.daemon.width else []
     return Registration(
+        member=member,
         presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts).encode())],
         ready=[(f"{daemon.ready}/{member}", data) for daemon in daemons],
         parents=_parents(znodes),
         states=[daemon.state for daemon in daemons],
         acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in tree.client.acl],
-        past_when_ready=left,
-        turns=turns,
     )
 
 

@@ -27,6 +27,7 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import PR_SET_CHILD_SUBREAPER, Child, pidfd_open, prctl, signal_name
 from kolla_mesos_start.settings import OF_MANAGER
+from kolla_mesos_start.tree.znodes import Znodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Launch:
         self._report, self._registration = report, registration
         self._prepared, self._step = prepared, prepared.step
         self._path = prepared.step.command.path
-        election = self._step.election
+        election = self._step.command.election
         if membership and election and membership.role == "first":
             assert isinstance(election.start, tuple)
             self._argv, self._program = election.start, None
@@ -207,7 +208,7 @@ class Launch:
     def _handoff(self, environ: Mapping[str, str], notify_fd: int, daemon: int, pidfd: int) -> Handoff:
         settings, session = self._settings, self._client.session
         servers = session.servers
-        ready = self._step.ready
+        ready = self._step.command.ready
         assert ready is not None
         return Handoff(
             hosts=list(servers.hosts),
@@ -256,15 +257,15 @@ class Launch:
         return Stopping(command.drain or 0.0, list(argv), timeout, command.stop_grace)
 
     def _refreshing(self) -> Refreshing | None:
-        if self._step.on_change is None:
+        if self._step.command.on_change is None:
             return None
-        if self._settings.copy_once:
+        settings = self._settings
+        if settings.copy_once:
             log.warning("%s: on_change has no effect with KOLLA_CONFIG_STRATEGY=COPY_ONCE", self._path)
             return None
         return Refreshing(
-            turns=self._registration.turns,
             width=self._step.command.width,
-            host=self._settings.host,
+            znodes=Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host),
             seen=self._prepared.seen,
             listed=self._prepared.listed,
             environ=dict(os.environ),

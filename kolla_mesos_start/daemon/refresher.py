@@ -23,10 +23,9 @@ from kolla_mesos_start.report import (
     REFRESH_PENDING,
     REFRESH_RUNNING,
     REFRESH_SETTLING,
-    REFRESH_STUCK,
     RESTART,
 )
-from kolla_mesos_start.zookeeper.wire import Delete, Exists, GetChildren2, NoNodeError
+from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from kolla_mesos_start.daemon.rollout import Rollout
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.zookeeper.client import Seen
-    from kolla_mesos_start.zookeeper.ephemerals import Ephemeral
     from kolla_mesos_start.zookeeper.session import Session
 
     class DaemonControl(Protocol):
@@ -48,6 +46,9 @@ if TYPE_CHECKING:
 
         def set_facts(self, facts: bytes) -> None:
             """Publish what the container is based on now."""
+
+        def is_ready(self) -> bool:
+            """Whether it is ready."""
 
         def confirm(self, after: float) -> None:
             """Check it after that instant."""
@@ -131,11 +132,16 @@ class Refresher:
     interest = None
 
     def __init__(
-        self, session: Session, loop: Loop, order: Refreshing, run_dir: str, daemon: DaemonControl
+        self,
+        session: Session,
+        loop: Loop,
+        order: Refreshing,
+        run_dir: str,
+        daemon: DaemonControl,
+        rollout: Rollout | None = None,
     ) -> None:
         self.reason = self.code = ""
-        self.rollout: Rollout | None = None
-        self.own: Ephemeral | None = None  # the container's znode, which the operator writes to ring
+        self._rollout = rollout
         self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
         self._stage = IDLE
         self._settles_by = -math.inf  # until when the next refresh waits for a notified daemon
@@ -145,7 +151,6 @@ class Refresher:
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # when something has first changed, and when to refresh
-        self._change = 0  # the zxid of the last change
         self._process = RefreshProcess(loop, order.environ)
         self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
@@ -172,10 +177,6 @@ class Refresher:
     # -- what changes ---------------------------------------------------------------------------
 
     def _fired(self, path: str) -> None:
-        # Our own writes fire too, but while they are running.
-        if self.own and path == self.own.path and not self.own.busy:
-            daemon, member = self._order.turns.rpartition("/")[0], path.rpartition("/")[2]
-            self._session.request(Delete(f"{daemon}/restart-{member}", -1), self._on_restart)
         for of_children in (False, True):
             if (path, of_children) in self._known:
                 self._look(path, of_children)
@@ -211,19 +212,11 @@ class Refresher:
             self._unsure.add(key)  # The running refresh may have read the new value.
             return
         self._known[key] = zxid
-        self._change = max(self._change, self._session.zxid if zxid is None else zxid)
         earlier = self._due if self._first < math.inf else 0.0
         self._first = min(self._first, now())
         self._due = min(max(earlier, now() + quiet_after(key, self._known)), self._first + LONGEST)
 
     # -- on request -----------------------------------------------------------------------------
-
-    def _on_restart(self, value: Any, error: Exception | None) -> None:
-        """Begin a refresh that notifies the daemon in any case, if the operator has requested that."""
-        if error is None:
-            log.info("the operator requests a restart of the daemon")
-            self._not_notified, self._due = True, now()
-            self._change = max(self._change, self._session.zxid)
 
     def _on_connection(self, connection: socket.socket) -> None:
         self._asking.append(connection)
@@ -239,32 +232,39 @@ class Refresher:
 
     def run(self, ready: bool) -> None:
         """Begin a refresh that is due; finish one whose daemon is ready again."""
-        if self._stage == SETTLING and self._daemon.confirmed():
+        if self._unconfirmed and self._stage != RENDERING and self._daemon.confirmed():
             self._unconfirmed = False
-            self._finish(0, "")
-        if self._stage == WAITING and self.rollout and self.rollout.waiting_for:
-            self.reason = f"its files are to be refreshed: {self.rollout.waiting_for}"
-            self.code = REFRESH_STUCK if self.rollout.stuck else REFRESH_PENDING
-        if self._stage == RENDERING or now() < self._settles_by:
-            return
-        if self._asking:
-            self.start()  # A requested refresh does not wait for its turn.
-        elif now() >= self._due and self.rollout:
-            self._stage, self._due, self._first = WAITING, math.inf, math.inf
-            self.rollout.want(self._change)
-        elif now() >= self._due:
+            if self._stage == SETTLING:
+                self._finish(0, "")
+            elif self._rollout:
+                self._rollout.give_back()
+        if self._stage != RENDERING and now() >= self._settles_by:
+            if self._asking:
+                self.start()  # A requested refresh does not wait for its turn.
+            elif now() >= self._due:
+                self._stage, self._due, self._first = WAITING, math.inf, math.inf
+                if self._rollout:
+                    self._rollout.want()
+        if self._stage == WAITING and self._is_our_turn():
             self.start()
+        if self._rollout:
+            self._rollout.run(self._daemon.is_ready())
 
-    def on_turn(self) -> None:
-        """It is our turn. If a requested refresh is running, its end gives the turn back."""
-        if self._stage in (IDLE, WAITING):
-            self.start()
+    def _is_our_turn(self) -> bool:
+        if self._rollout is None or self._rollout.has_turn:
+            return True
+        if self._rollout.waiting_for:
+            self.reason = f"its files are to be refreshed: {self._rollout.waiting_for}"
+            self.code = REFRESH_FAILED if self._rollout.refusal else REFRESH_PENDING
+        return False
 
     def start(self) -> None:
         """Start the agent that renders, even if the daemon is not ready: new files may make it ready."""
         self._answer(
             1, "the daemon was notified, and has not become ready since; its files are refreshed again"
         )
+        if self._rollout:
+            self._rollout.take()
         self._stage, self._due, self._first = RENDERING, math.inf, math.inf
         self._served, self._asking = self._asking, []
         election = dict(self._order.election) if self._order.election else None
@@ -347,8 +347,9 @@ class Refresher:
             self.reason, self.code = f"the refresh of its files failed: {text}", REFRESH_FAILED
         else:
             self.reason, self.code = self._note, RESTART if self._needs_restart else ""
-        if self.rollout:
-            self.rollout.give_back(text if status else "")
+        # A daemon that was notified, and is not ready since, must not become ready unnoticed by others.
+        if self._rollout and not self._unconfirmed:
+            self._rollout.give_back()
         self._answer(status, text or "refreshed; the daemon was notified, and is ready")
 
 

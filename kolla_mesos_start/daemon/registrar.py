@@ -29,9 +29,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.daemon.drain import Drain
     from kolla_mesos_start.daemon.handoff import Handoff
-    from kolla_mesos_start.daemon.participant import Participant
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.daemon.refresher import Refresher
+    from kolla_mesos_start.daemon.rollout import Rollout
+    from kolla_mesos_start.election.participant import Participant
     from kolla_mesos_start.health import Stage
 
 log = Logger(__name__)
@@ -192,7 +193,7 @@ class Registrar:
     # -- elections ------------------------------------------------------------------------------
 
     def _take_part(self, handoff: Handoff) -> Participant:
-        from kolla_mesos_start.daemon.participant import Participant
+        from kolla_mesos_start.election.participant import Participant
         from kolla_mesos_start.election.records import Membership
 
         order = Membership(*handoff.election or ())
@@ -211,24 +212,19 @@ class Registrar:
         from kolla_mesos_start.daemon.refresher import Refresher
 
         order = Refreshing(*handoff.refreshing or ())
-        refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self)
-        refresher.own = self.reporter.report.ephemeral
-        if order.width is not None:
-            from kolla_mesos_start.daemon.rollout import Rollout
-
-            party, member = self.presence.member
-            refresher.rollout = Rollout(
-                self.session,
-                self.presence.acl,
-                order.turns,
-                member,
-                order.host,
-                party,
-                order.width,
-                refresher.on_turn,
-            )
+        rollout = self._rollout(handoff, order)
+        refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self, rollout)
         self.loop.add(refresher)
         return refresher
+
+    def _rollout(self, handoff: Handoff, order: Refreshing) -> Rollout | None:
+        if order.width is None:
+            return None
+        from kolla_mesos_start.daemon.rollout import Rollout
+        from kolla_mesos_start.tree.znodes import Znodes
+
+        member = Registration(*handoff.registration).member
+        return Rollout(self.session, self.presence.acl, Znodes(*order.znodes), member, order.width)
 
     # -- draining -------------------------------------------------------------------------------
 
@@ -275,6 +271,10 @@ class Registrar:
     def set_facts(self, facts: bytes) -> None:
         """Publish what the container is based on after a refresh."""
         self.reporter.report.renew(facts)
+
+    def is_ready(self) -> bool:
+        """Whether the daemon is ready."""
+        return self.readiness.ready
 
     def confirm(self, after: float) -> None:
         """Check the daemon after that instant."""

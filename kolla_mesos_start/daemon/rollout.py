@@ -1,290 +1,306 @@
-"""Takes turns to refresh: at most `width` instances of a service at a time, and none after a failure.
+"""Takes turns to refresh, so that enough instances of a service stay ready.
 
-    <status/global/role/daemon>/refreshes/
-      queue/<id>-<number>   an instance that waits, in this order                     (ephemeral)
-      slots/<id>            an instance that refreshes, until it is ready again, or that failed or died
+    <status/global/role/daemon>/
+      ready/<id>                      a ready instance
+      refreshes/queue/<id>-<number>   a ready instance that waits, in this order
+      refreshes/slots/<id>            an instance that refreshes, until its daemon is ready again
 
-Only the first instance in the queue watches the slots, so a free slot wakes one instance. The slot of a
-failed instance blocks all others until something newer is published: new files that break one container must
-not reach the others.
+All are ephemeral. An instance begins only while fewer than `width` others of the wanted instances refresh or
+are not ready. So a daemon that its new files break stops the rollout, and a container that is replaced while
+it refreshes counts by its replacement. Two never begin at the same moment: a slot is taken in a transaction
+that fails if another one was taken since the decision.
+
+An instance that is not ready itself does not queue, and only slots count for it: nothing is lost by its
+refresh, and the new files may be what makes it ready. Only the first in the queue watches slots and
+instances, so that a change wakes one of many.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
+from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.log import Logger
-from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.zookeeper import wire
+from kolla_mesos_start.zookeeper.session import perform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Collection, Generator, Sequence
+    from typing import Any, TypeVar
 
-    from kolla_mesos_start.zookeeper.session import Session
+    from kolla_mesos_start.tree.znodes import Znodes
+    from kolla_mesos_start.zookeeper.session import Requests, Session
+
+    T = TypeVar("T")
+    Steps = Generator[list[Any], list[Any], T]  # lists of requests and of their answers
 
 log = Logger(__name__)
 
-EPHEMERAL_SEQUENCE = 3  # flags of a create request
-FAILED = b"failed "  # prefix of a failed slot; otherwise the session's id. The host follows.
-MAX_SHOWN = 200  # characters of another instance's text
+EPHEMERAL, EPHEMERAL_SEQUENCE = 1, 3  # flags of a create request
+# Errors after which another attempt may succeed.
+PASSING = (
+    wire.NoNodeError,
+    wire.NodeExistsError,
+    wire.BadVersionError,
+    wire.RolledBackError,
+    wire.RuntimeInconsistency,
+)
+MOST_DIGITS = 5  # of a number of instances
 
 
-class Slot(NamedTuple):
-    """The slot of another instance; `failure`: why it will not be released.
-
-    `since`: the zxid at which its turn began: a failure says nothing about later publications. `gone`: its
-    container does not exist any more. `version` is that of its znode.
-    """
-
-    name: str
-    failure: str
-    since: int
-    gone: bool
-    version: int
+def obstacle(
+    refreshing: Collection[str], ready: Collection[str], wanted: int, width: int, is_ready: bool
+) -> str:
+    """Why an instance can't refresh, or empty text; `refreshing` and `ready` are the ids of others."""
+    if len(refreshing) >= width:
+        return f"{len(refreshing)} of at most {width} instances refresh now"
+    down = max(0, wanted - 1 - len({*refreshing, *ready}))
+    if is_ready and len(refreshing) + down >= width:
+        return f"{down} of {wanted} instances not ready, and at most {width} may refresh or not be ready"
+    return ""
 
 
-def blocking_reason(slots: Sequence[Slot], width: int, change: int) -> tuple[str, bool]:
-    """Why another instance can't refresh for the publication at the zxid `change`, or empty text.
+def instances_in(definition: bytes) -> int | str:
+    """How many instances a definition wants: a number, or the name of the variable that says it."""
+    import json  # Few daemons take turns.
 
-    The second value: whether an operator must do something about it.
-    """
-    counted = [slot for slot in slots if not slot.failure or slot.since > change]
-    failed = [slot for slot in counted if slot.failure]
-    if failed:
-        return (
-            f"{failed[0].failure}: no other instance refreshes until that one is ready again, or something"
-            " new is published"
-        ), True
-    is_full = len(counted) >= width
-    return f"{len(counted)} of at most {width} instances refresh now" if is_full else "", False
+    try:
+        wanted = json.loads(definition)["service"]["instances"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 1
+    text = str(wanted).strip()
+    name = text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") else ""
+    return name if name.isidentifier() else number(text)
+
+
+def number(text: str) -> int:
+    """The number of instances that the text says; 1 if it says none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 1
 
 
 class Rollout:
-    """The turn of one instance. `on_turn` is called when it comes; `waiting_for` says why it has not come.
+    """The turn of one instance; `run` it after every event.
 
-    `stuck`: an operator must do something first.
+    `has_turn`: it may refresh. `waiting_for`: why its turn has not come. `refusal`: why ZooKeeper refuses it.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        acl: Sequence[Any],
-        path: str,
-        member: str,
-        host: str,
-        party: str,
-        width: int,
-        on_turn: Callable[[], object],
-    ) -> None:
-        """`path`: the znode `refreshes`; `member`: our id; `party`: the znode of the service's containers."""
-        self._session, self._acl, self._path = session, acl, path
-        self._host = host.encode()
-        self._member, self._party, self._width, self._on_turn = member, party, width, on_turn
-        self._slot = f"{path}/slots/{member}"
-        self._change: int | None = None  # None: no turn is wanted
-        self._busy = self._again = False
-        self._content = b""  # of our slot; empty: we have none
-        self._releasing = False
+    def __init__(self, session: Session, acl: Sequence[Any], znodes: Znodes, member: str, width: int) -> None:
+        """`member` is our id."""
+        self.has_turn = False
+        self.waiting_for = self.refusal = ""
+        self._session, self._acl, self._znodes = session, acl, znodes
+        self._member, self._width = member, width
+        self._at = znodes.command(GLOBAL, f"{znodes.role}/{DAEMON}")
+        self._slot = f"{self._at.slots}/{member}"
+        self._create = wire.Create(self._slot, znodes.host.encode(), acl, EPHEMERAL)
+        self._is_wanted = self._is_leaving = self._is_ready = False
+        self._held_in = 0  # the session that has our slot
+        self._changed = True  # since the last look
         self._watched: set[str] = set()
-        self.waiting_for, self.stuck = "", False
+        self._running: Steps[None] | None = None
         session.on_connected(self._look_again)
         session.on_watch(self._fired)
 
-    def want(self, change: int) -> None:
-        """Request a turn, for the publication at the zxid `change`."""
-        self._change = change
-        self._look()
+    def want(self) -> None:
+        """Request a turn."""
+        if not self.has_turn:
+            self._is_wanted = self._changed = True
 
-    def give_back(self, failure: str = "") -> None:
-        """End the turn. After a failure, the slot stays and says why."""
-        self._content = b"%s%s: %s" % (FAILED, self._host, failure.encode()[:MAX_SHOWN]) if failure else b""
-        self._releasing = not failure
-        self._write_slot()
+    def take(self) -> None:
+        """Take a turn at once, whatever others do. They are only told."""
+        if not self.has_turn:
+            self._running = None
+            self._begin(0)
 
-    def _write_slot(self) -> None:
-        if self._releasing:
-            self._request(wire.Delete(self._slot, -1), self._on_released)
-        elif self._content:
-            self._request(wire.SetData(self._slot, self._content, -1), lambda value: None)
+    def give_back(self) -> None:
+        """End the turn, if there is one."""
+        if self.has_turn:
+            self.has_turn, self._is_leaving, self._held_in = False, True, 0
 
-    def _on_released(self, value: Any) -> None:
-        self._releasing = False
-        self._look()
+    def run(self, is_ready: bool) -> None:
+        """Send the requests that are due; `is_ready`: whether our daemon is."""
+        if not self._session.connected or self._running:
+            return
+        if self.has_turn and self._held_in != self._session.id:
+            self._perform(self._hold(self._session.id))
+        elif self._is_leaving:
+            self._perform(self._leave())
+        elif self._is_wanted and (self._changed or is_ready != self._is_ready):
+            self._changed, self._is_ready, self._watched = False, is_ready, set()
+            self._perform(self._ask(is_ready, self._session.id))
 
-    # -- looking --------------------------------------------------------------------------------
+    def _look_again(self) -> None:
+        self._changed = True
 
     def _fired(self, path: str) -> None:
         if path in self._watched:
-            self._look()
+            self._changed = True
 
-    def _look_again(self) -> None:
-        self._busy = False
-        if self._content and not self._content.startswith(FAILED):
-            self._content = self._own()  # The session may be another one.
-        self._write_slot()
-        self._look()
+    def _begin(self, session: int) -> None:
+        self.has_turn, self._held_in, self._is_wanted, self._is_leaving = True, session, False, False
+        self.waiting_for = self.refusal = ""
 
-    def _look(self) -> None:
-        """Read the queue and, if we are first, the slots; again after changes in the meantime."""
-        if self._change is None or self._releasing or not self._session.connected:
+    # -- exchanges with ZooKeeper -----------------------------------------------------------------------
+
+    def _perform(self, steps: Steps[None]) -> None:
+        self._running = steps
+        perform(self._session, self._supervised(steps))
+
+    def _supervised(self, steps: Steps[None]) -> Requests:
+        """Continue the steps until they end, until others replace them, or until an outage."""
+        answers: list[Any] | None = None
+        try:
+            while True:
+                answers = yield steps.send(answers)  # type: ignore[arg-type]
+                if self._running is not steps:
+                    return
+                if any(isinstance(each, wire.OUTAGE) for each in answers):
+                    self._changed, self._held_in = True, 0
+                    # A slot may be taken, for which others, even those before us in the queue, would wait.
+                    self._is_leaving = not self.has_turn
+                    break
+        except StopIteration:
+            pass
+        self._running = None
+
+    def _ask(self, is_ready: bool, session: int) -> Steps[None]:
+        """Take a slot if that is possible now."""
+        at = self._at
+        queue = yield from self._queue(is_ready)
+        if is_ready and (not queue or (yield from self._is_behind(queue))):
             return
-        if self._busy:
-            self._again = True
+        own = [name for name in queue if self._is_own(name)]
+        self._watched |= {at.slots, at.ready}
+        slots, ready = yield [wire.GetChildren2(at.slots, True), wire.GetChildren(at.ready, True)]
+        if isinstance(slots, Exception):
+            if not self._is_refused([slots]):
+                yield from self._create_parents()
             return
-        self._busy, self._again, self._watched = True, False, set()
-        self._request(wire.GetData(self._slot, False), self._on_own_slot)
-
-    def _looked(self, waiting_for: str, stuck: bool = False) -> None:
-        self.waiting_for, self.stuck, self._busy = waiting_for, stuck, False
-        if self._again:
-            self._look()
-
-    def _on_own_slot(self, value: Any) -> None:
-        if value is None:
-            self._request(wire.GetChildren(f"{self._path}/queue", False), self._on_queue)
+        refreshing = yield from self._live(at.slots, slots[0], True)
+        instances = yield from self._live(at.ready, [] if isinstance(ready, Exception) else ready, False)
+        wanted = yield from self._wanted()
+        self.waiting_for = obstacle(refreshing, instances, wanted, self._width, is_ready)
+        if self.waiting_for:
             return
-        # Created again: its czxid says when this turn has begun.
-        take = [wire.Delete(self._slot, -1), wire.Create(self._slot, self._own(), self._acl, 0)]
-        if value[0].startswith(FAILED):
-            # Our slot of a failed refresh: we are first, but other instances may hold slots by now.
-            self._look_at_slots(*take)
-        else:
-            # The write to the parent stops others that take this for the slot of a replaced container.
-            write = wire.SetData(f"{self._path}/slots", b"", -1)
-            self._request(wire.Transaction([write, *take]), self._on_taken)
-
-    def _on_queue(self, names: Any) -> None:
-        if names is None:
-            self._create_parents()
+        before = [wire.Delete(self._slot, -1)] if self._member in slots[0] else []
+        (results,) = yield [
+            wire.Transaction(
+                [
+                    # Refused if another instance has taken a slot since it was read.
+                    wire.SetData(at.slots, b"", slots[1].version),
+                    *before,
+                    self._create,
+                    *(wire.Delete(f"{at.queue}/{name}", -1) for name in own),
+                ]
+            )
+        ]
+        if self._is_refused(results):
             return
-        queue = sorted(names, key=lambda name: name.rsplit("-", 1)[-1])
-        own = [name for name in queue if name.startswith(f"{self._member}-")]
-        if not own:
-            path = f"{self._path}/queue/{self._member}-"
-            self._request(wire.Create(path, b"", self._acl, EPHEMERAL_SEQUENCE), self._on_changed)
-        elif queue[0] == own[0]:
-            # After a lost reply there may be two of ours.
-            leave = [wire.Delete(f"{self._path}/queue/{name}", -1) for name in own]
-            self._look_at_slots(wire.Create(self._slot, self._own(), self._acl, 0), *leave)
-        else:
-            before = f"{self._path}/queue/{queue[queue.index(own[0]) - 1]}"
-            self._watched.add(before)
-            self._request(wire.Exists(before, True), partial(self._on_before, queue.index(own[0])))
-
-    def _on_before(self, ahead: int, stat: Any) -> None:
-        if stat is None:
-            self._again = True
-        self._looked(f"{ahead} instances wait before this one")
-
-    def _look_at_slots(self, *take: Any) -> None:
-        """Read the slots of others; the operations `take` begin our turn."""
-        path = f"{self._path}/slots"
-        self._watched.add(path)
-        slots: list[Slot] = []
-
-        def on_names(value: Any) -> None:
-            if value is None:
-                self._create_parents()
-                return
-            names = set(value[0]) - {self._member}
-            missing = len(names)
-            # The version check fails if another instance takes a slot after this read.
-            steps = [wire.SetData(path, b"", value[1].version), *take]
-            if not missing:
-                self._decide(slots, steps)
-
-            def on_slot(slot: Slot | None) -> None:
-                nonlocal missing
-                missing -= 1
-                slots.extend([slot] if slot else [])
-                if not missing:
-                    self._decide(slots, steps)
-
-            for name in names:
-                self._watched |= {f"{path}/{name}", f"{self._party}/{name}"}
-                self._request(wire.GetData(f"{path}/{name}", True), partial(self._on_slot, name, on_slot))
-
-        self._request(wire.GetChildren2(path, True), on_names)
-
-    def _on_slot(self, name: str, done: Callable[[Slot | None], object], value: Any) -> None:
-        if value is None:
-            done(None)
-            return
-        data, stat = value
-
-        def on_owner(owner: Any) -> None:
-            failure, (session, _, rest) = "", data.partition(b" ")
-            said = rest[:MAX_SHOWN].decode("utf-8", "replace")
-            if data.startswith(FAILED):
-                failure = said
-            elif owner is None or session != b"%x" % owner.ephemeralOwner:
-                failure = f"the instance on {said} has not come back from its refresh"
-            done(Slot(name, failure, stat.czxid, owner is None, stat.version))
-
-        self._request(wire.Exists(f"{self._party}/{name}", True), on_owner)
-
-    def _decide(self, slots: Sequence[Slot], steps: Sequence[Any]) -> None:
-        assert self._change is not None
-        reason, stuck = blocking_reason(slots, self._width, self._change)
-        if reason:
-            self._looked(reason, stuck)
-            return
-        # Delete the slots of replaced containers. One that comes back in the meantime has changed its slot's
-        # version.
-        left = [wire.Delete(f"{self._path}/slots/{slot.name}", slot.version) for slot in slots if slot.gone]
-        self._request(wire.Transaction([*steps, *left]), self._on_taken)
-
-    def _on_taken(self, results: Any) -> None:
-        # Refused if another instance was faster, or our contender is gone.
         if any(isinstance(result, Exception) for result in results):
-            self._on_changed(None)
+            self._changed = True
         else:
-            self._begin(None)
+            self._begin(session)
 
-    def _begin(self, value: Any) -> None:
-        self._change, self._content, self._busy, self.waiting_for = None, self._own(), False, ""
-        self._on_turn()
+    def _queue(self, is_ready: bool) -> Steps[Sequence[str]]:
+        """The queue in its order, with a place of ours if we are ready; empty if there is none."""
+        at = self._at
+        (names,) = yield [wire.GetChildren(at.queue, False)]
+        if isinstance(names, wire.NoNodeError):
+            yield from self._create_parents()
+            return ()
+        if self._is_refused([names]):
+            return ()
+        if is_ready and not any(map(self._is_own, names)):
+            path = f"{at.queue}/{self._member}-"
+            created, names = yield [
+                wire.Create(path, b"", self._acl, EPHEMERAL_SEQUENCE),
+                wire.GetChildren(at.queue, False),
+            ]
+            if self._is_refused([created, names]) or isinstance(names, Exception):
+                return ()
+        return sorted(names, key=lambda name: str(name.rsplit("-", 1)[-1]))
 
-    def _on_changed(self, value: Any) -> None:
-        self._again = True
-        self._looked(self.waiting_for, self.stuck)
+    def _is_behind(self, queue: Sequence[str]) -> Steps[bool]:
+        """Whether another instance is before us in the queue; then the last one before us is watched."""
+        first = next((place for place, name in enumerate(queue) if self._is_own(name)), 0)
+        for name in reversed(queue[:first]):
+            path = f"{self._at.queue}/{name}"
+            self._watched.add(path)
+            (stat,) = yield [wire.Exists(path, True)]
+            if not isinstance(stat, Exception) and stat.ephemeralOwner:
+                self.waiting_for = "other instances wait before this one"
+                return True
+        return False
 
-    # -- requests -------------------------------------------------------------------------------
+    def _wanted(self) -> Steps[int]:
+        """How many instances the service wants, as far as that is a number or one variable."""
+        definition = self._znodes.definition
+        self._watched.add(definition)
+        (znode,) = yield [wire.GetData(definition, True)]
+        wanted = 1 if isinstance(znode, Exception) else instances_in(znode[0])
+        if isinstance(wanted, int):
+            return wanted
+        places = self._znodes.variable(wanted)
+        self._watched.update(places)
+        # Only `exists` sets a watch on a missing znode.
+        found = yield [ask for path in places for ask in (wire.Exists(path, True), wire.GetData(path, False))]
+        values = [each[0] for each in found[1::2] if not isinstance(each, Exception)]
+        return number(values[0].decode("utf-8", "replace").strip()) if values else 1
 
-    def _own(self) -> bytes:
-        return b"%x %s" % (self._session.id, self._host)
+    def _live(self, path: str, names: Sequence[str], watch: bool) -> Steps[list[str]]:
+        """Those of the entries, except ours, that a session owns: any other one is nobody's."""
+        others = [name for name in names if name != self._member]
+        if watch:
+            self._watched.update(f"{path}/{name}" for name in others)
+        stats = (yield [wire.Exists(f"{path}/{name}", watch) for name in others]) if others else []
+        return [
+            name
+            for name, stat in zip(others, stats)
+            if not isinstance(stat, Exception) and stat.ephemeralOwner
+        ]
 
-    def _create_parents(self) -> None:
-        daemon = self._path.rpartition("/")[0]
-        self._watched.add(daemon)
-        self._request(wire.Exists(daemon, True), self._on_daemon)
+    def _hold(self, session: int) -> Steps[None]:
+        """Create our slot in any case: we refresh already.
 
-    def _on_daemon(self, stat: Any) -> None:
-        if stat is None:  # The container that registers the daemon creates them.
-            self._looked("the states of its service were removed from ZooKeeper")
-            return
-        for path in (self._path, f"{self._path}/slots"):
-            self._session.request(wire.Create(path, b"", self._acl, 0), lambda value, error: None)
-        self._request(wire.Create(f"{self._path}/queue", b"", self._acl, 0), self._on_changed)
-
-    def _request(self, operation: Any, on_answer: Callable[[Any], object]) -> None:
-        """Send a request; the answer is None if the znode does not exist, or exists already.
-
-        After an outage there is no answer: everything is read again.
+        After an expired session, this is sent before the instance is registered as ready again.
         """
-        session = self._session.id
+        change, create = wire.SetData(self._at.slots, b"", -1), self._create
+        self._held_in = session  # Whatever the answer is: we refresh all the same.
+        (results,) = yield [wire.Transaction([change, create])]
+        if any(isinstance(result, wire.NodeExistsError) for result in results):
+            (results,) = yield [wire.Transaction([change, wire.Delete(self._slot, -1), create])]
+        if any(isinstance(result, wire.NoNodeError) for result in results):
+            yield from self._create_parents()
+            yield [wire.Transaction([change, create])]
 
-        def on_reply(value: Any, error: Exception | None) -> None:
-            if isinstance(error, wire.OUTAGE) or self._session.id != session:
-                return
-            if error and not isinstance(error, (wire.NoNodeError, wire.NodeExistsError)):
-                refusal = f"ZooKeeper refuses a turn in {self._path} ({type(error).__name__})"
-                log.warning("%s", refusal)
-                self._releasing = False
-                self._looked(refusal, stuck=True)
-                return
-            on_answer(value)
+    def _leave(self) -> Steps[None]:
+        at = self._at
+        _, names = yield [wire.Delete(self._slot, -1), wire.GetChildren(at.queue, False)]
+        places = [] if isinstance(names, Exception) else list(filter(self._is_own, names))
+        if places:
+            yield [wire.Delete(f"{at.queue}/{name}", -1) for name in places]
+        self._is_leaving = False
 
-        self._session.request(operation, on_reply)
+    def _create_parents(self) -> Steps[None]:
+        """Create the places of slots and queue. Those above belong to the container that registers."""
+        at = self._at
+        self._watched.add(at.state)
+        daemon, *created = yield [
+            wire.Exists(at.state, True),
+            *(wire.Create(path, b"", self._acl, 0) for path in (at.refreshes, at.slots, at.queue)),
+        ]
+        if isinstance(daemon, Exception):
+            self.waiting_for = "the states of its service were removed from ZooKeeper"
+        elif not self._is_refused(created):
+            self._changed = True
+
+    def _is_own(self, name: str) -> bool:
+        return name.startswith(f"{self._member}-")
+
+    def _is_refused(self, answers: Sequence[Any]) -> bool:
+        """Whether ZooKeeper refuses something for a reason that another attempt does not change."""
+        refused = [each for each in answers if isinstance(each, Exception) and not isinstance(each, PASSING)]
+        if refused:
+            kind = type(refused[0]).__name__
+            self.refusal = self.waiting_for = f"ZooKeeper refuses a turn in {self._at.refreshes} ({kind})"
+            log.warning("%s", self.refusal)
+        return bool(refused)

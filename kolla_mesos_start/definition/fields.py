@@ -167,7 +167,7 @@ class Fields:
         value = to_boolean(self.rendered(key, default))
         return self._default(key, default, "true or false") if value is None else value
 
-    def text(self, key: str, default: D, form: Form, secret: bool = False) -> str | D:
+    def early(self, key: str, default: D, form: Form, secret: bool = False) -> str | D:
         """A string that is needed when the definition is read; a template is rendered at once.
 
         What is `secret` is not shown if it is wrong.
@@ -186,7 +186,7 @@ class Fields:
             return default
         return value
 
-    def template(self, key: str, default: D, form: Form, number: bool = False) -> str | D:
+    def late(self, key: str, default: D, form: Form, number: bool = False) -> str | D:
         """A string that may be a template; it is rendered when the command is about to run.
 
         With `number` a whole JSON number is read as its digits.

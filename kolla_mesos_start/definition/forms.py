@@ -21,6 +21,7 @@ ELECTION = "election"  # another one
 GLOBAL, LOCAL = "global", "local"  # scopes
 RESERVED = ("variables", "status", "files")  # names that the last segment of a service can't have
 ANY = "any"  # of a dependency: any generation that is done is enough
+RESTARTED = "restarted"  # the variable that a daemon with `on_change: {restart: true}` follows
 # Signals that a daemon may handle as a notification.
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", "WINCH", "IO", "PWR")
 

@@ -236,30 +236,6 @@ class Step(NamedTuple):
         command = self.command._replace(files=(), dependencies=(), retired_by=None, on_change=None)
         return zlib.crc32(repr((self.argv, command)).encode())
 
-    @property
-    def env(self) -> tuple[tuple[str, str], ...]:
-        return self.command.env
-
-    @property
-    def files(self) -> tuple[File, ...]:
-        return self.command.files
-
-    @property
-    def user(self) -> str | None:
-        return self.command.user
-
-    @property
-    def ready(self) -> Ready | None:
-        return self.command.ready
-
-    @property
-    def on_change(self) -> OnChange | None:
-        return self.command.on_change
-
-    @property
-    def election(self) -> Election | None:
-        return self.command.election
-
 
 class Graph(NamedTuple):
     """A definition that has been read: its commands in order, and its daemon; without one it is a task.

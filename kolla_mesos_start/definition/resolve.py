@@ -105,6 +105,9 @@ class _Resolver:
     def on_change(self, on_change: OnChange) -> OnChange:
         if on_change.kind == "command" and on_change.value is not None:
             return on_change._replace(value=self.argv("on_change.command", on_change.value))
+        if on_change.kind == "restart":
+            text = f"{{{{ {forms.RESTARTED} | default('') }}}}"
+            return on_change._replace(value=self.text("on_change.restart", text))
         return on_change
 
     def before_stop(self, before_stop: BeforeStop) -> BeforeStop:

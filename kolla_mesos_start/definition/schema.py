@@ -80,7 +80,10 @@ def read(document: Document, service_name: str, render: Render) -> tuple[Graph, 
     """The command graph as far as it can be read, and all issues."""
     reading = Reading(render)
     root = Fields(reading, "", document.root, ("name", "commands", "service"), SCHEDULER_KEYS)
-    _check_name(root, service_name)
+    name = root.raw("name")
+    if "name" in root and name != service_name:
+        shown = repr(name) if isinstance(name, str) else json_type(name)
+        root.report("name", f"expected {service_name!r}, the service it is published for, found {shown}")
     role = service_name.rsplit("/", 1)[-1]
     commands = tuple(_commands(root, role))
     service = root.mapping("service")
@@ -91,13 +94,6 @@ def read(document: Document, service_name: str, render: Render) -> tuple[Graph, 
     _check_position(reading, graph)
     check_own_dependencies(reading, graph)
     return graph, reading.issues
-
-
-def _check_name(root: Fields, service_name: str) -> None:
-    name = root.raw("name")
-    if "name" in root and name != service_name:
-        shown = repr(name) if isinstance(name, str) else json_type(name)
-        root.report("name", f"expected {service_name!r}, the service it is published for, found {shown}")
 
 
 def _commands(root: Fields, role: str) -> Iterator[Command]:
@@ -112,15 +108,11 @@ def _commands(root: Fields, role: str) -> Iterator[Command]:
         elif forms.bad_segment(name):
             root.reading.report(label, forms.bad_segment(name) or "")
         else:
-            yield _command(root.reading, label, role, name, value)
-
-
-def _command(reading: Reading, label: str, role: str, name: str, value: object) -> Command:
-    misplaced = dict.fromkeys(DAEMON_KEYS, f"is only allowed in service.{DAEMON}")
-    misplaced["ready"] += ": a command is done when it has succeeded"
-    table = {**COMMAND_KEYS, **SHARED_KEYS}
-    fields = Fields(reading, label, value, table, UNREAD_KEYS, misplaced)
-    return _step(role, name, fields.values(table))
+            misplaced = dict.fromkeys(DAEMON_KEYS, f"is only allowed in service.{DAEMON}")
+            misplaced["ready"] += ": a command is done when it has succeeded"
+            table = {**COMMAND_KEYS, **SHARED_KEYS}
+            fields = Fields(root.reading, label, value, table, UNREAD_KEYS, misplaced)
+            yield _step(role, name, fields.values(table))
 
 
 def _daemon(reading: Reading, role: str, value: object) -> Command:
@@ -173,13 +165,6 @@ def _dependency(reading: Reading, label: str, item: object) -> Dependency | Memb
     if dependency.exclusive and not (dependency.is_daemon and dependency.generation):
         fields.report("exclusive", f"is only allowed on role/{DAEMON}, with generation")
     return dependency if dependency.path else None
-
-
-def _file(reading: Reading, label: str, name: str, value: object) -> File:
-    reading.check_name(label, name, forms.bad_segment)
-    fields = Fields(reading, label, value, FILE_KEYS, ignored=("source",))
-    fields.require("dest", "the absolute path of a file")
-    return File(name, **fields.values(FILE_KEYS))
 
 
 # -- functions that read one key ----------------------------------------------------------------------
@@ -235,10 +220,14 @@ def env(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
 
 def files(fields: Fields, key: str) -> tuple[File, ...]:
     """Config files by the name of their content."""
-    items = fields.mapping(key).items()
-    return tuple(
-        _file(fields.reading, sublabel(fields.label_of(key), name), name, value) for name, value in items
-    )
+    found = []
+    for name, value in fields.mapping(key).items():
+        label = sublabel(fields.label_of(key), name)
+        fields.reading.check_name(label, name, forms.bad_segment)
+        inside = Fields(fields.reading, label, value, FILE_KEYS, ignored=("source",))
+        inside.require("dest", "the absolute path of a file")
+        found.append(File(name, **inside.values(FILE_KEYS)))
+    return tuple(found)
 
 
 def perm(fields: Fields, key: str, default: str) -> str:
@@ -247,7 +236,7 @@ def perm(fields: Fields, key: str, default: str) -> str:
     if json_type(fields.raw(key)) == "a number":
         fields.report(key, 'expected octal text such as "0600", found a number: put it in quotes')
         return default
-    return fields.template(key, default, forms.bad_perm)
+    return fields.late(key, default, forms.bad_perm)
 
 
 def run_once(fields: Fields, key: str) -> str | None:
@@ -347,7 +336,7 @@ SHARED_KEYS: Table = {
     "dependencies": (dependencies,),
     "env": (env,),
     "files": (files,),
-    "user": (Fields.template, None, forms.bad_user, True),
+    "user": (Fields.late, None, forms.bad_user, True),
     "retries": (Fields.integer, 0),
     "delay": (Fields.seconds, 5.0),
     "timeout": (Fields.seconds, None, LEAST),
@@ -355,12 +344,12 @@ SHARED_KEYS: Table = {
 }
 COMMAND_KEYS: Table = {
     "run_once": (run_once,),
-    "generation": (Fields.text, None, forms.bad_generation),
+    "generation": (Fields.early, None, forms.bad_generation),
     "succeeds": (succeeds,),
 }
 DAEMON_KEYS: Table = {
     "ready": (ready,),
-    "retired_by": (Fields.text, None, forms.bad_path),
+    "retired_by": (Fields.early, None, forms.bad_path),
     "on_change": (on_change,),
     "width": (Fields.integer, None, 1),
     "election": (election,),
@@ -368,7 +357,7 @@ DAEMON_KEYS: Table = {
     "before_stop": (before_stop,),
 }
 ELECTION_KEYS: Table = {
-    "position": (Fields.text, "", forms.bad_path),
+    "position": (Fields.early, "", forms.bad_path),
     "members": (Fields.integer, 1, 1),
     "start": (command,),
     "start_timeout": (Fields.seconds, None, LEAST),
@@ -379,25 +368,25 @@ BEFORE_STOP: Table = {
     "timeout": (Fields.seconds, DEFAULT_BEFORE_STOP, LEAST),
 }
 FILE_KEYS: Table = {
-    "dest": (Fields.template, "", forms.bad_file),
-    "owner": (Fields.template, None, forms.bad_owner, True),
+    "dest": (Fields.late, "", forms.bad_file),
+    "owner": (Fields.late, None, forms.bad_owner, True),
     "perm": (perm, DEFAULT_PERM),
     "optional": (Fields.boolean, False),
-    "mounted": (Fields.text, None, forms.bad_file),
+    "mounted": (Fields.early, None, forms.bad_file),
     "template": (Fields.boolean, True),
     "check": (command, None),
     "keep_last": (Fields.boolean, False),
 }
 DEPENDENCY_KEYS: Table = {
-    "path": (Fields.text, "", forms.bad_path),
-    "scope": (Fields.text, GLOBAL, forms.bad_scope),
+    "path": (Fields.early, "", forms.bad_path),
+    "scope": (Fields.early, GLOBAL, forms.bad_scope),
     "count": (Fields.integer, None, 1),
-    "generation": (Fields.text, None, forms.bad_generation),
+    "generation": (Fields.early, None, forms.bad_generation),
     "exclusive": (Fields.boolean, False),
     "timeout": (Fields.seconds, None, LEAST),
 }
 MEMBERS_KEYS: Table = {
-    "members": (Fields.text, "", forms.bad_service),
+    "members": (Fields.early, "", forms.bad_service),
     "count": (Fields.integer, 1, 1),
     "timeout": (Fields.seconds, None, LEAST),
 }
@@ -407,13 +396,13 @@ EXTERNAL_KEYS: Table = {
     "timeout": (Fields.seconds, None, LEAST),
 }
 EXTERNAL_KINDS: Table = {
-    "tcp": (Fields.text, "", forms.bad_endpoint, True),
-    "http": (Fields.text, "", forms.bad_external_url, True),
+    "tcp": (Fields.early, "", forms.bad_endpoint, True),
+    "http": (Fields.early, "", forms.bad_external_url, True),
 }
 CHECKS: Table = {
     "notify": (true, "for a daemon that does not notify choose another check"),
     "tcp": (Fields.integer, 1, 1, 65535),
-    "http": (Fields.template, "", forms.bad_url),
+    "http": (Fields.late, "", forms.bad_url),
     "command": (command,),
     "alive": (Fields.seconds, DEFAULT_ALIVE),
 }
@@ -423,7 +412,7 @@ TUNING: Table = {
     "fall": (Fields.integer, 3, 1),
 }
 REACTIONS: Table = {
-    "signal": (Fields.text, "", forms.bad_signal),
+    "signal": (Fields.early, "", forms.bad_signal),
     "command": (command,),
     "restart": (true, "without on_change nothing is rendered again"),
 }

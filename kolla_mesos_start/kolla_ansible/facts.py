@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kolla_mesos_start.ctl.directory.launch import bad_host
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.kolla_ansible import given_files
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from kolla_mesos_start.ctl.directory import formats
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
 

@@ -192,7 +192,9 @@ class Renderer:
 
         `looked_at` returns the places that may hold the variable of that name.
         """
-        missing = _by_name(self.missing)
+        missing: dict[tuple[str, bool], list[str]] = {}
+        for one in self.missing:
+            missing.setdefault((one.name, one.is_variable), []).append(f"{one.label} line {one.line}")
         if self._missing_is_empty:
             for (name, _), uses in missing.items():
                 log.warning("%s is missing and was rendered as empty text: used in %s", name, "; ".join(uses))
@@ -202,13 +204,13 @@ class Renderer:
                 + (f"; {_remedy(name, looked_at)})" if is_variable else ")")
                 for (name, is_variable), uses in missing.items()
             )
-            nobody = sorted(
+            nobody = {
                 service
                 for one in self.missing
                 for service, some in self._listed[one.label].items()
                 if not (one.is_variable or some)
-            )
-            why = f"; no member or ready instance of {', '.join(nobody)} is present" if nobody else ""
+            }
+            why = f"; no member or ready instance of {', '.join(sorted(nobody))} is present" if nobody else ""
             raise MissingVariable(f"missing: {', '.join(reports)}{why}")
 
 
@@ -219,51 +221,22 @@ def _remedy(name: str, looked_at: Callable[[str], Sequence[str]]) -> str:
     return f"looked at {', '.join(looked_at(name))}"
 
 
-def _may_use_parties(text: Text) -> bool:
-    return any(name in text.text for name in PARTIES)
+class _Lazy(dict[str, "Any"]):
+    """A mapping that reads what it lacks when it is looked up; an unknown key has a copy of `unknown`."""
 
+    def __init__(self, read: Callable[[str], object], unknown: Sequence[str] | None) -> None:
+        self._read, self._unknown = read, unknown
 
-def _by_name(missing: Sequence[Missing]) -> dict[tuple[str, bool], list[str]]:
-    by_name: dict[tuple[str, bool], list[str]] = {}
-    for one in missing:
-        by_name.setdefault((one.name, one.is_variable), []).append(f"{one.label} line {one.line}")
-    return by_name
+    def __missing__(self, key: str) -> Any:
+        found = self.get(key, None if self._unknown is None else list(self._unknown))
+        if found is None:
+            raise KeyError(key)
+        return found
 
-
-class _Groups(dict[str, list[str]]):
-    """The addresses of the members of each role; an unknown role has none. A role is read when it is used."""
-
-    def __init__(self, read: Callable[[str], object]) -> None:
-        self._read = read
-
-    def __missing__(self, role: str) -> list[str]:
-        addresses: list[str] = self.get(role, [])
-        return addresses
-
-    def get(self, role: str, default: Any = None) -> Any:
-        if role not in self and isinstance(role, str):
-            self._read(role)
-        return super().get(role, default)
-
-
-class _HostVars(dict[str, "Facts"]):
-    """The facts of the members by their addresses. Read when they are used."""
-
-    def __init__(self, read: Callable[[], object]) -> None:
-        self._read = read
-
-    def __missing__(self, address: str) -> Facts:
-        if isinstance(address, str):
-            self._read()
-        if address not in self:
-            raise KeyError(address)
-        return self[address]
-
-    def get(self, address: str, default: Any = None) -> Any:
-        try:
-            return self[address]
-        except KeyError:
-            return default
+    def get(self, key: str, default: Any = None) -> Any:
+        if key not in self and isinstance(key, str):
+            self._read(key)
+        return super().get(key, default)
 
 
 def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]:
@@ -286,7 +259,7 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
         values[IMAGE_GENERATION] = context.image_generation
     if context.election is not None:
         values[ELECTION] = context.election
-    if _may_use_parties(text):
+    if any(name in text.text for name in PARTIES):
         parties = _Parties(context)
         if PARTIES & sandbox.used_whole(text):
             parties.read_all()
@@ -331,8 +304,8 @@ class _Parties:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._all, self._roles = False, set[str]()
-        self.groups = _Groups(self._read_role)
-        self.hostvars = _HostVars(self.read_all)
+        self.groups = _Lazy(self._read_role, [])
+        self.hostvars = _Lazy(lambda address: self.read_all(), None)
         self.hostvars[context.address] = _with_ansibles_names(context.facts)
 
     def read_all(self) -> None:

@@ -55,13 +55,21 @@ class Prepared(NamedTuple):
 
     @property
     def digests(self) -> dict[str, int]:
-        """A digest of each file that has content: of its data, dest, owner and mode."""
+        """A digest of each file that has content: of its data, dest, owner and mode.
+
+        Also of the last request to restart the daemon, under a name that no file has.
+        """
         import zlib  # Only a daemon with `on_change` needs it.
 
+        on_change = self.step.command.on_change
+        requested = on_change.value if on_change and on_change.kind == "restart" else ""
         return {
-            content.name: zlib.crc32(content.data, zlib.crc32(repr(content).encode()))
-            for content in self.contents
-            if content.data is not None
+            **({"/restarted": zlib.crc32(str(requested).encode())} if requested else {}),
+            **{
+                content.name: zlib.crc32(content.data, zlib.crc32(repr(content).encode()))
+                for content in self.contents
+                if content.data is not None
+            },
         }
 
 
@@ -125,7 +133,7 @@ class Preparer:
         `listed` describes the current files, if known (see Prepared). Raises CannotRender with everything
         that is missing, BadDefinition for invalid results.
         """
-        seen = self.published.client.seen = {}
+        seen = self.published.client.record()
         files = command.files if with_files else ()
         inputs = self._read(files, late_texts(command))
         renderer = self._renderer(inputs.variables, inputs.texts)
@@ -134,13 +142,19 @@ class Preparer:
             for file in files
             if (data := inputs.sources[file.name]) is not None
         }
-        missing_files = self._missing_files(files, inputs.sources)
+        missing_files = [
+            f"content of file {file.name} ({file.mounted or self._znodes.file(file.name)} does not exist)"
+            for file in files
+            if inputs.sources[file.name] is None and not file.optional
+        ]
         step = self._checked(renderer, lambda: resolve(command, renderer.text), missing_files)
-        gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.files}
-        placed = [_content(file, contents.get(file.name), gone[file.name]) for file in files and step.files]
+        gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.command.files}
+        placed = [
+            _content(file, contents.get(file.name), gone[file.name]) for file in files and step.command.files
+        ]
         now = {
             file.name: [name for name, some in renderer.listed(file.name).items() if some] + gone[file.name]
-            for file in step.files
+            for file in step.command.files
         }
         ids = self._ids(step)
         return Prepared(step, ids, self._environ(step, ids), placed, seen, now, inputs.read)
@@ -154,28 +168,29 @@ class Preparer:
             # Later reads include everything that the server has answered by now.
             read = client.session.zxid
             before, sources = self._read_sources(files)
-            texts = (*strings, *_templates(files, sources))
+            contents = (
+                context.file_text(file.name, sources[file.name] or b"", file.template) for file in files
+            )
+            texts = (*strings, *filter(None, contents))
             variables, _, after = self._variables(context.variable_names(texts))
             if before == after and max(zxid or 0 for zxid in client.seen.values()) <= read:
                 return Inputs(sources, texts, variables, read)
 
     def _variables(self, names: frozenset[str]) -> Variables:
         """Each variable from KOLLA_VARIABLES_DIR, or else from ZooKeeper."""
-        found = self._found(names)
+        if self._settings.variables_dir is None:
+            found = self.published.variables(names)
+        else:
+            from kolla_mesos_start.render import variables_dir
+
+            given = variables_dir.read(self._settings.variables_dir, names)
+            found = self.published.variables(names - given.keys())
+            found = found._replace(values={**found.values, **given})
         for name, value in found.values.items():
             if name not in self._untidy and untidy(value):
                 self._untidy.add(name)
                 log.warning("the variable %s %s, which becomes a part of what uses it", name, untidy(value))
         return found
-
-    def _found(self, names: frozenset[str]) -> Variables:
-        if self._settings.variables_dir is None:
-            return self.published.variables(names)
-        from kolla_mesos_start.render import variables_dir
-
-        given = variables_dir.read(self._settings.variables_dir, names)
-        found = self.published.variables(names - given.keys())
-        return found._replace(values={**found.values, **given})
 
     def _looked_at(self, name: str) -> Sequence[str]:
         """The places of a variable; the first one that exists wins."""
@@ -223,18 +238,10 @@ class Preparer:
             file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
         }
 
-    def _missing_files(self, files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[str]:
-        """The required files that have no content, and where it was expected."""
-        return [
-            f"content of file {file.name} ({file.mounted or self._znodes.file(file.name)} does not exist)"
-            for file in files
-            if sources[file.name] is None and not file.optional
-        ]
-
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
         """A renderer for `texts`. The facts of this host are only collected if there is a template."""
-        needed = any(text.is_template for text in texts)
-        found = self._context(variables, texts) if needed else None
+        is_needed = any(text.is_template for text in texts)
+        found = self._context(variables, texts) if is_needed else None
         return Renderer(found, self._settings.missing_is_empty)
 
     def _context(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Context:
@@ -265,11 +272,11 @@ class Preparer:
         )
 
     def _ids(self, step: Step) -> Ids | None:
-        if step.user is None:
+        if step.command.user is None:
             return None
         from kolla_mesos_start.host import accounts
 
-        ids = accounts.ids(step.user)
+        ids = accounts.ids(step.command.user)
         # Without root a process can't change its ids, and it need not if it already is that user.
         return None if ids.uid == os.geteuid() != 0 else ids
 
@@ -277,12 +284,7 @@ class Preparer:
         account = {}
         if ids is not None and ids.name is not None:
             account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
-        return {**self._settings.environ, **account, **dict(step.env)}
-
-
-def _templates(files: Sequence[File], sources: Mapping[str, bytes | None]) -> Sequence[Text]:
-    texts = (context.file_text(file.name, sources[file.name] or b"", file.template) for file in files)
-    return [text for text in texts if text is not None]
+        return {**self._settings.environ, **account, **dict(step.command.env)}
 
 
 def _read_mounted(file: File) -> bytes | None:

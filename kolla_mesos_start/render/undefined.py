@@ -55,43 +55,15 @@ class MissingValue(Undefined):
             raise TypeError("a text can't be called")
         return self
 
-    def __str__(self) -> str:
-        self._use()
-        return ""
-
-    def __repr__(self) -> str:
-        self._use()  # str() of a list calls this.
-        return repr("")
-
-    def __len__(self) -> int:
-        self._use()
-        return 0
-
-    def __bool__(self) -> bool:
-        self._use()
-        return False
-
     def __iter__(self) -> Iterator[object]:
         self._use()
         return iter(())
-
-    def __int__(self) -> int:  # type: ignore[override]  # jinja2's never returns.
-        self._use()
-        return 0
 
     def __index__(self) -> int:
         self._use()
         if self._recorder.missing_is_empty:
             raise TypeError("a text is no index")
         return 0
-
-    def __float__(self) -> float:  # type: ignore[override]
-        self._use()
-        return 0.0
-
-    def __hash__(self) -> int:
-        self._use()
-        return hash("")
 
     def __eq__(self, other: object) -> bool:
         self._use()
@@ -103,6 +75,14 @@ class MissingValue(Undefined):
     def __contains__(self, item: object) -> bool:
         self._use()
         return self._recorder.missing_is_empty and item == ""
+
+
+def _constant(value: object) -> Callable[[MissingValue], object]:
+    def method(self: MissingValue) -> object:
+        self._use()
+        return value
+
+    return method
 
 
 def _ordering(compare: Callable[[Any, Any], Any]) -> Callable[[MissingValue, Any], bool]:
@@ -121,6 +101,12 @@ def _reflected(operation: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, other: self._act(operation, other, "")
 
 
+# str() of a list calls repr.
+for _name, _value in (
+    *(("str", ""), ("repr", repr("")), ("len", 0), ("bool", False)),
+    *(("int", 0), ("float", 0.0), ("hash", hash(""))),
+):
+    setattr(MissingValue, f"__{_name}__", _constant(_value))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
     setattr(MissingValue, f"__r{_name}__", _reflected(getattr(operator, _name)))

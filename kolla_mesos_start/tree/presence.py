@@ -26,10 +26,11 @@ class Registration(NamedTuple):
     `presence` exists while it runs, `ready` while it is ready (JSON objects; `since` is added). `parents`,
     outermost first, are created if they are missing. `states` become `running`, for people. `acl`:
     (permission bits, scheme, id) of all new znodes. `past` is removed once the daemon runs, `past_when_ready`
-    once it is ready. `ended`: the znode that records how a daemon ended that was never ready. `turns`: where
-    instances take turns to refresh.
+    once it is ready. `ended`: the znode that records how a daemon ended that was never ready. `member`: the
+    id of the container.
     """
 
+    member: str
     presence: Sequence[tuple[str, bytes]]
     ready: Sequence[tuple[str, bytes]]
     parents: Sequence[tuple[str, bytes]]
@@ -38,7 +39,6 @@ class Registration(NamedTuple):
     past: Sequence[str] = ()
     past_when_ready: Sequence[str] = ()
     ended: str = ""
-    turns: str = ""
 
 
 class Presence:
@@ -59,12 +59,6 @@ class Presence:
             self.ephemerals.discard(path)
         self._ready = self._states_due = self.was_ready = False
         self._running = 0  # requests of `_send` that are not done
-
-    @property
-    def member(self) -> tuple[str, str]:
-        """The znode of its party, and its id."""
-        party, _, member = self._shown.presence[0][0].rpartition("/")
-        return party, member
 
     @property
     def denied(self) -> str:

@@ -25,7 +25,7 @@
         hosts/<host>                        hosts on which it has succeeded   (under global)
         ready/<id>                          a ready instance of a daemon      (ephemeral)
         refreshes/queue/<id>-<number>       an instance that waits to refresh (ephemeral; under global)
-        refreshes/slots/<id>                one that refreshes, or has failed
+        refreshes/slots/<id>                one that refreshes                (ephemeral)
       status/global/<role>/election         which instance of a daemon bootstraps its cluster
         turn                                its version moves with every transition
         decision                            the winner, and whether its cluster was formed
@@ -77,9 +77,13 @@ class CommandZnodes(NamedTuple):
     def refreshes(self) -> str:
         return f"{self.state}/refreshes"
 
-    def restart(self, member: str) -> str:
-        """The operator's request to restart the daemon of a container, which removes it (ephemeral)."""
-        return f"{self.state}/restart-{member}"
+    @property
+    def slots(self) -> str:
+        return f"{self.refreshes}/slots"
+
+    @property
+    def queue(self) -> str:
+        return f"{self.refreshes}/queue"
 
     def generation(self, name: str) -> str:
         """The mark of a generation; percent-encoded, because an image tag holds `/` and `:`."""

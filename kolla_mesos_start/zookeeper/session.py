@@ -19,7 +19,6 @@ from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import NO_LABELS, Labels, wire
 from kolla_mesos_start.zookeeper.connect import Task, connect_any, connect_with_tls, resolve, would_block
-from kolla_mesos_start.zookeeper.losses import SMALL, SOON, Losses, largest_path, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ PING_AFTER, DEAD_AFTER, FORGOTTEN_AFTER, HANDSHAKE_TIMEOUT = 1 / 3, 0.6, 1 / 2, 
 BACK_OFF, BACK_OFF_FACTOR, BACK_OFF_MOST = 0.05, 1.25, 0.5  # seconds
 REFUSED, REFUSED_MOST = 1.0, 60.0  # seconds after the servers refused the credentials
 GRANT = "use another credential, or give this one the right (acl.yml, then publish)"
+# A request of more than SMALL bytes is too large if the connection is lost SOON after it, TIMES in a row.
+SMALL, SOON, TIMES = 1024, 1.0, 3
 STABLE = 1.0  # seconds; a connection that ends sooner counts as a failure, so that no loop spins
 
 
@@ -148,7 +149,7 @@ class Session:
         self._pings: deque[float] = deque()  # when each one that waits for its reply was sent
         self._failures, self._silences, self._not_before = 0, 0, 0.0
         self._refusals = 0
-        self._losses: Losses | None = None  # of large requests, once there was one
+        self._suspect, self._losses = "", 0  # the path of a large request, and the losses right after it
         self._answered_at = math.inf  # when the first request of this connection was answered
         self._opened = self._sent = self._heard = self._answered_ping = 0.0
         self._ran = self._lost_at = now()
@@ -422,16 +423,25 @@ class Session:
         self._drop()
 
     def _count_losses(self, closed: bool) -> None:
-        """Find a request that is too large for the servers; `closed`: they closed the connection."""
-        for request in self._pending:
-            size = size_of(request.operation)
-            if size > SMALL:
-                self._losses = self._losses or Losses()
-                soon = closed and now() - request.sent < SOON and request.sent >= self._answered_at
-                self._losses.lost(largest_path(request.operation), size, soon=soon)
-        found = self._losses and self._losses.culprit()
-        if found:
-            self._events.extend(partial(handler, *found) for handler in self._too_large_handlers)
+        """Find a request that is too large for the servers; `closed`: they closed the connection.
+
+        A server closes it without an answer on a request larger than its `jute.maxbuffer`, which looks like
+        an outage. But in an outage, the same large request is not sent right before several losses in a row.
+        """
+        earliest = max(now() - SOON, self._answered_at)
+        sizes = {
+            _largest_path(each.operation): len(each.operation.serialize())
+            for each in self._pending
+            if closed and each.sent >= earliest
+        }
+        path = max(sizes, key=sizes.__getitem__, default="")
+        if sizes.get(path, 0) <= SMALL:
+            path = ""
+        self._losses = self._losses + 1 if path == self._suspect else 1
+        self._suspect = path
+        if path and self._losses >= TIMES:
+            self._suspect = ""
+            self._events.extend(partial(each, path, sizes[path]) for each in self._too_large_handlers)
 
     def _drop(self) -> None:
         # First: Ctrl-C may interrupt the tool here, and the loop can't poll a closed socket afterwards.
@@ -517,8 +527,9 @@ class Session:
                 value = _unrooted(self.servers.chroot, request.operation, value)
         self._pending.popleft()  # Not earlier: an unreadable reply is no answer.
         self._answered_at = min(self._answered_at, now())
-        if self._losses and size_of(request.operation) > SMALL:  # A read of the same znode proves nothing.
-            self._losses.answered(largest_path(request.operation))
+        # Its size is not the cause. (A read of the same znode proves nothing.)
+        if self._suspect and len(request.operation.serialize()) > SMALL:
+            self._suspect = "" if _largest_path(request.operation) == self._suspect else self._suspect
         if isinstance(request.operation, wire.Close):
             request.done(value, error)
         else:
@@ -603,6 +614,12 @@ def check_size(path: str, data: bytes) -> None:
     """Refuse data on which the server would close the connection."""
     if len(data) > MAX_DATA:
         raise AgentError(f"{path}: {len(data)} bytes are more than ZooKeeper accepts ({MAX_DATA})")
+
+
+def _largest_path(operation: Any) -> str:
+    """The path of a request; of a transaction that of its largest part."""
+    parts = getattr(operation, "operations", None) or [operation]
+    return str(getattr(max(parts, key=lambda each: len(each.serialize())), "path", ""))
 
 
 def _rooted(chroot: str, operation: Any) -> Any:

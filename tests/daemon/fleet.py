@@ -18,13 +18,14 @@ import pytest
 from kolla_mesos_start.daemon import refresher as module
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing
 from kolla_mesos_start.daemon.refresher import SETTLE, Refresher
-from kolla_mesos_start.daemon.rollout import FAILED, Rollout
+from kolla_mesos_start.daemon.rollout import Rollout
+from kolla_mesos_start.tree.znodes import Znodes
 from tests.in_memory import Servers, Session
 
 SERVICE = "/kolla/site/web"
-FILE, PARTY = f"{SERVICE}/files/web.conf", f"{SERVICE}/.party"
+FILE = f"{SERVICE}/files/web.conf"
 DAEMON = "/kolla/site/status/global/web/daemon"
-SLOTS, QUEUE = f"{DAEMON}/refreshes/slots", f"{DAEMON}/refreshes/queue"
+SLOTS, QUEUE, READY = f"{DAEMON}/refreshes/slots", f"{DAEMON}/refreshes/queue", f"{DAEMON}/ready"
 RENDERING = 0.5  # seconds
 KILLED = "killed"
 
@@ -100,15 +101,14 @@ class Instance:
         render(self)
         data = fleet.servers.znodes.get(FILE)
         seen = {(FILE, False): data.mzxid if data else None}
-        order = Refreshing(f"{DAEMON}/refreshes", width, name, seen, {}, {}, 7)
+        znodes = Znodes("/kolla", "site", "web", name)
+        order = Refreshing(width, znodes, seen, {}, {}, 7)
         self.run_dir = fleet.place / name
         self.run_dir.mkdir(exist_ok=True)
-        self.refresher = Refresher(self.session, self.loop, order, str(self.run_dir), self)  # type: ignore[arg-type]
+        rollout = None if width is None else Rollout(self.session, (), znodes, name, width)  # type: ignore[arg-type]
+        args = (self.session, self.loop, order, str(self.run_dir), self, rollout)
+        self.refresher = Refresher(*args)  # type: ignore[arg-type]
         self.process: Process = self.refresher._process  # type: ignore[assignment]
-        fleet.servers.put(f"{PARTY}/{name}", b"", self.session.id)
-        if width is not None:
-            args = (f"{DAEMON}/refreshes", name, name, PARTY, width, self.refresher.on_turn)
-            self.refresher.rollout = Rollout(self.session, (), *args)  # type: ignore[arg-type]
         self.session.connect()
 
     # -- the daemon, as its registrar controls it ---------------------------------------------------------
@@ -125,7 +125,20 @@ class Instance:
         self._ready_at = max(after, self.fleet.clock + self.takes)
 
     def confirmed(self) -> bool:
+        return self.is_ready()
+
+    def is_ready(self) -> bool:
         return self.fleet.clock >= self._ready_at
+
+    def _register(self) -> None:
+        """Keep the ready instance, as `tree.presence` does: in the present session, while it is ready."""
+        znodes, path = self.fleet.servers.znodes, f"{READY}/{self.name}"
+        is_there = path in znodes and znodes[path].owner == self.session.id
+        if READY in znodes and self.session.connected and is_there != self.is_ready():
+            if path in znodes:
+                self.fleet.servers.remove(path)
+            if self.is_ready():
+                self.fleet.servers.put(path, b"", self.session.id)
 
     def close(self) -> None:
         """End the refresher, and close the connections of its clients, as the end of its process does."""
@@ -182,6 +195,7 @@ class Instance:
         if ends:
             self.process.end(self.report)
         self.refresher.run(False)
+        self._register()
         return bool(due or ready or ends)
 
 
@@ -194,8 +208,7 @@ class Fleet:
         self.servers = Servers()
         self.instances: list[Instance] = []
         self.clients: list[socket.socket] = []
-        self.servers.put(PARTY)
-        self.servers.put(DAEMON)
+        self.servers.put(READY)
         self.publish("old")
 
     def start(self, name: str = "w1", width: int | None = None) -> Instance:
@@ -206,6 +219,8 @@ class Fleet:
         return instance
 
     def starts(self, count: int, width: int | None = 1) -> list[Instance]:
+        """So many are wanted."""
+        self.servers.put(SERVICE, b'{"service": {"instances": %d}}' % count)
         return [self.start(f"w{number}", width) for number in range(1, count + 1)]
 
     def publish(self, text: str) -> None:
@@ -229,14 +244,8 @@ class Fleet:
 
     @property
     def slots(self) -> list[str]:
-        """Instances that refresh, or have failed to."""
+        """Instances that refresh."""
         return self.servers.children(SLOTS)
-
-    @property
-    def held(self) -> list[str]:
-        """Slots of instances that refresh."""
-        znodes = self.servers.znodes
-        return [name for name in self.slots if not znodes[f"{SLOTS}/{name}"].data.startswith(FAILED)]
 
     def heard(self) -> list[list[str]]:
         return [each.heard for each in self.instances]

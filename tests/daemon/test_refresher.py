@@ -21,10 +21,8 @@ from kolla_mesos_start.daemon.refresher import (
     retry_after,
 )
 from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_RUNNING, RESTART
-from kolla_mesos_start.zookeeper.ephemerals import Ephemeral
-from kolla_mesos_start.zookeeper.wire import Exists
 from tests.conftest import LogLines
-from tests.daemon.fleet import DAEMON, FILE, KILLED, SERVICE, SLOTS, Fleet, Instance, render
+from tests.daemon.fleet import FILE, KILLED, SERVICE, SLOTS, Fleet, Instance, render
 from tests.daemon.fleet import fleet as fleet
 
 CONTAINERS = f"{SERVICE}/.containers"
@@ -176,48 +174,6 @@ def test_a_refresh_that_changes_no_file_does_not_notify_the_daemon(fleet: Fleet)
     assert web.facts == b"old"  # The container runs what is published.
 
 
-# -- restarts ---------------------------------------------------------------------------------------------
-
-
-def request(fleet: Fleet, web: Instance, *, busy: bool = False) -> None:
-    """The operator requests a restart; `busy`: the container writes its znode at the same moment."""
-    own = f"{CONTAINERS}/{web.name}"
-    fleet.servers.put(f"{DAEMON}/restart-{web.name}")
-    web.refresher.own = Ephemeral(own, b"", wanted=True)
-    web.refresher.own.busy = busy
-    web.session.request(Exists(own, True), lambda value, error: None)  # as `Ephemerals` does
-    fleet.settle()
-    fleet.servers.put(own)
-    fleet.settle()
-
-
-def test_a_requested_restart_notifies_the_daemon_although_no_file_has_changed(fleet: Fleet) -> None:
-    web = fleet.start()
-    request(fleet, web)
-    fleet.settle(3)
-    assert (web.heard, web.refreshes) == (["old"], 1)
-    assert f"{DAEMON}/restart-{web.name}" not in fleet.servers.znodes
-
-
-def test_requested_restarts_take_turns(fleet: Fleet) -> None:
-    webs = fleet.starts(3)
-    for web in webs:
-        request(fleet, web)
-    fleet.settle(1)
-    assert len(fleet.held) == 1
-    fleet.settle(30)
-    assert fleet.heard() == [["old"]] * 3
-
-
-def test_a_container_that_writes_its_own_znode_sends_no_request(fleet: Fleet) -> None:
-    """Its own writes come back to it as events."""
-    web = fleet.start()
-    before = fleet.servers.requests
-    request(fleet, web, busy=True)
-    assert fleet.servers.requests == before + 1  # that of the test
-    assert (web.refreshes, web.heard) == (0, [])
-
-
 # -- failures ---------------------------------------------------------------------------------------------
 
 
@@ -326,7 +282,7 @@ def test_a_refresh_by_hand_does_not_wait(fleet: Fleet, width: int | None, second
     """Neither until nothing changes any more, nor for its turn. Its end is the answer."""
     web = fleet.start("w1", width)
     fleet.publish("new")
-    fleet.servers.put(f"{SLOTS}/other", b"failed other: for any reason")
+    fleet.servers.put(f"{SLOTS}/other", b"other", owner=7)
     fleet.settle(seconds)
     assert web.refreshes == 0
     asking = web.ask()

@@ -6,37 +6,53 @@ import random
 
 import pytest
 
-from kolla_mesos_start.daemon.rollout import Slot, blocking_reason
-from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_PENDING, REFRESH_STUCK
-from tests.daemon.fleet import DAEMON, QUEUE, SLOTS, Fleet
+from kolla_mesos_start.daemon.rollout import instances_in, number, obstacle
+from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_PENDING
+from tests.daemon.fleet import DAEMON, QUEUE, READY, SERVICE, SLOTS, Fleet
 from tests.daemon.fleet import fleet as fleet
-
-BUSY, FAILED = Slot("a", "", 10, False, 0), Slot("b", "it failed", 10, False, 0)
-OLD = Slot("c", "it failed long ago", 5, True, 0)
 
 
 @pytest.mark.parametrize(
-    ("slots", "width", "change", "expected", "stuck"),
+    ("refreshing", "ready", "wanted", "width", "is_ready", "expected"),
     [
-        ([], 1, 7, "", False),
-        ([BUSY], 1, 7, "1 of at most 1 instances refresh now", False),
-        ([BUSY], 1, 99, "1 of at most 1 instances refresh now", False),
-        ([BUSY], 2, 7, "", False),
-        ([FAILED], 5, 7, "it failed: no other instance", True),
-        ([FAILED], 5, 11, "", False),
-        ([FAILED], 5, 10, "", False),
-        ([OLD], 1, 7, "", False),
-        ([OLD, BUSY], 1, 7, "1 of at most 1", False),
-        ([OLD, BUSY, FAILED], 9, 7, "it failed: no other instance", True),
+        ("", "bc", 3, 1, True, ""),
+        ("b", "bc", 3, 1, True, "1 of at most 1 instances refresh"),
+        ("b", "bc", 3, 2, True, ""),
+        ("b", "c", 3, 2, True, ""),
+        ("b", "", 3, 2, True, "1 of 3 instances not ready"),
+        ("", "c", 3, 1, True, "1 of 3 instances not ready"),
+        ("", "c", 3, 1, False, ""),
+        ("b", "c", 3, 1, False, "1 of at most 1"),
+        ("", "", 3, 2, False, ""),
+        ("", "bcd", 3, 1, True, ""),
+        ("d", "bcd", 3, 1, True, "1 of at most 1"),
+        ("", "", 1, 1, True, ""),
     ],
 )
 def test_why_an_instance_can_not_refresh(
-    slots: list[Slot], width: int, change: int, expected: str, stuck: bool
+    refreshing: str, ready: str, wanted: int, width: int, is_ready: bool, expected: str
 ) -> None:
-    """Too many others refresh, or one has failed with what is published."""
-    found, found_stuck = blocking_reason(slots, width, change)
+    """Too many others refresh or are not ready; one that is not ready itself has nothing to lose."""
+    found = obstacle(refreshing, ready, wanted, width, is_ready)
     assert found.startswith(expected) and bool(found) == bool(expected)
-    assert found_stuck == stuck
+
+
+@pytest.mark.parametrize(
+    ("instances", "expected"),
+    [("3", 3), ('"3"', 3), ("null", 1), ('"{{ replicas }}"', "replicas"), ('"{{ a + 1 }}"', 1), ("[]", 1)],
+)
+def test_how_many_instances_are_wanted(instances: str, expected: int | str) -> None:
+    assert instances_in(b'{"service": {"instances": %s}}' % instances.encode()) == expected
+
+
+@pytest.mark.parametrize("definition", [b"", b"[]", b"{}", b'{"service": 7}', b"[" * 100_000])
+def test_a_definition_without_a_number_wants_one_instance(definition: bytes) -> None:
+    assert instances_in(definition) == 1
+
+
+@pytest.mark.parametrize(("text", "expected"), [("12", 12), ("", 1), ("-3", 1), ("x", 1), ("9" * 6, 1)])
+def test_a_text_that_is_no_number_counts_as_one(text: str, expected: int) -> None:
+    assert number(text) == expected
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
@@ -47,8 +63,8 @@ def test_at_most_width_instances_refresh_at_a_time(fleet: Fleet, width: int) -> 
     fleet.publish("new")
     for _ in range(300):
         fleet.settle(0.1)
-        most = max(most, len(fleet.held))
-        assert len(fleet.held) >= sum(each.is_rendering for each in instances)
+        most = max(most, len(fleet.slots))
+        assert len(fleet.slots) >= sum(each.is_rendering for each in instances)
     assert most == width
     assert fleet.heard() == [["new"]] * 5
     assert (fleet.slots, fleet.servers.children(QUEUE)) == ([], [])
@@ -66,8 +82,6 @@ def test_lost_connections_and_any_order_of_messages_lose_no_refresh(fleet: Fleet
                 each.session.lose(chance.randrange(3))
             elif not each.session.connected and chance.random() < 0.3:
                 each.session.connect(expired=chance.random() < 0.3)
-                if f"/kolla/site/web/.party/{each.name}" not in fleet.servers.znodes:
-                    fleet.servers.put(f"/kolla/site/web/.party/{each.name}", b"", each.session.id)
         did = fleet.servers.step(chance.choice)
         assert sum(each.is_rendering for each in instances) <= width
         return did
@@ -84,92 +98,96 @@ def test_lost_connections_and_any_order_of_messages_lose_no_refresh(fleet: Fleet
     assert (fleet.slots, fleet.servers.children(QUEUE)) == ([], [])
 
 
-def test_after_a_failed_refresh_no_other_instance_begins(fleet: Fleet) -> None:
-    """Until something newer is published. Only the first of those that wait knows the failure."""
+def test_a_refresh_that_fails_to_render_does_not_stop_the_others(fleet: Fleet) -> None:
+    """Each tries, and keeps its files: nothing has got worse."""
     instances = fleet.starts(3)
     fleet.publish("poison")
     fleet.settle(60)
-    assert sum(each.refreshes for each in instances) == 1
-    codes = [REFRESH_FAILED, REFRESH_PENDING, REFRESH_STUCK]
-    assert sorted(each.refresher.code for each in instances) == codes
-    (stuck,) = (each for each in instances if each.refresher.code == REFRESH_STUCK)
-    words = ": its check refuses the new content: no other instance refreshes until that one is ready again"
-    assert words in stuck.refresher.reason
-    (pending,) = (each for each in instances if each.refresher.code == REFRESH_PENDING)
-    assert pending.refresher.reason.endswith("1 instances wait before this one")
+    assert [each.refreshes for each in instances] == [1, 1, 1]
+    assert {each.refresher.code for each in instances} == {REFRESH_FAILED}
     fleet.publish("fixed")
     fleet.settle(60)
     assert fleet.heard() == [["fixed"]] * 3
     assert ([each.refresher.reason for each in instances], fleet.slots) == ([""] * 3, [])
 
 
-@pytest.mark.parametrize("reconnect", [False, True])
-def test_failures_with_older_files_do_not_block_a_fix(fleet: Fleet, reconnect: bool) -> None:
-    """Also if they are recorded, or recorded again after an outage, when the fix is published already."""
-    instances = fleet.starts(3, width=2)
-    fleet.publish("poison")
-    fleet.settle(3.0 if reconnect else 1.2)
-    fleet.publish("fixed")
-    for each in instances if reconnect else ():
-        each.session.lose()
-        each.session.connect()
-    fleet.settle(60)
-    assert (fleet.heard(), fleet.slots) == ([["fixed"]] * 3, [])
-
-
-def test_a_failed_instance_may_refresh_again_by_hand(fleet: Fleet) -> None:
-    """Its success releases the others."""
-    instances = fleet.starts(2)
-    fleet.publish("poison")
-    fleet.settle(10)
-    (failed,) = (each for each in instances if each.refreshes)
-    rendered, failed.render = failed.render, lambda instance: rendered(instance)._replace(failure="")  # type: ignore[union-attr]
-    failed.ask()
-    fleet.settle(10)
-    assert fleet.slots == [next(each.name for each in instances if each is not failed)]
-
-
-def test_an_instance_that_dies_in_its_refresh_blocks_the_others(fleet: Fleet) -> None:
-    """Until something newer is published; then its slot is removed."""
+def test_a_replaced_container_counts_by_its_replacement(fleet: Fleet) -> None:
+    """It dies in its refresh: no other instance begins until another one is ready in its place."""
     instances = fleet.starts(3)
     fleet.publish("new")
     fleet.settle(1.2)
     (dead,) = (each for each in instances if each.is_rendering)
     dead.die()
     fleet.settle(60)
-    words = f"the instance on {dead.name} has not come back from its refresh"
-    assert sum(words in each.refresher.reason for each in fleet.instances) == 1
-    assert (fleet.heard(), fleet.slots) == ([[], []], [dead.name])
-    fleet.publish("fixed")
+    waiting = [each.refresher.reason for each in fleet.instances]
+    assert sum("1 of 3 instances not ready" in reason for reason in waiting) == 1
+    assert (fleet.heard(), fleet.slots) == ([[], []], [])
+    fleet.publish("newer")
     fleet.settle(60)
-    assert (fleet.heard(), fleet.slots) == ([["fixed"]] * 2, [])
+    assert fleet.heard() == [[], []]
+    fleet.start("another", 1)
+    fleet.settle(60)
+    assert (fleet.heard(), fleet.slots) == ([["newer"], ["newer"], []], [])
 
 
-def test_the_others_continue_when_a_dead_instance_is_back(fleet: Fleet) -> None:
-    """Once its daemon is ready, its registrar deletes the slot."""
-    instances = fleet.starts(2)
+@pytest.mark.parametrize("variable", [False, True])
+def test_fewer_wanted_instances_let_a_rollout_continue(fleet: Fleet, variable: bool) -> None:
+    """One was removed, and the number is published afterwards."""
+    instances = fleet.starts(3)
+    if variable:
+        fleet.servers.put("/kolla/site/variables/replicas", b"3\n")
+        fleet.servers.put(SERVICE, b'{"service": {"instances": "{{ replicas }}"}}')
+    instances[0].die()
     fleet.publish("new")
-    fleet.settle(1.2)
-    (dead,) = (each for each in instances if each.is_rendering)
-    dead.die()
-    fleet.settle(10)
-    back = fleet.start(dead.name, 1)
-    fleet.settle(10)
-    assert (back.file, fleet.instances[0].heard) == ("new", [])
-    fleet.servers.remove(f"{SLOTS}/{dead.name}")
-    fleet.settle(10)
-    assert (fleet.instances[0].heard, fleet.slots) == (["new"], [])
+    fleet.settle(30)
+    assert fleet.heard() == [[], []]
+    if variable:
+        fleet.servers.put("/kolla/site/variables/replicas", b"2\n")
+    else:
+        fleet.servers.put(SERVICE, b'{"service": {"instances": 2}}')
+    fleet.settle(30)
+    assert fleet.heard() == [["new"], ["new"]]
 
 
-def test_an_instance_that_dies_in_the_queue_blocks_nobody(fleet: Fleet) -> None:
+def test_instances_that_are_not_ready_refresh_one_after_the_other(fleet: Fleet) -> None:
+    """The new files may be what makes them ready; the last one, which is ready, waits for them."""
+    instances = fleet.starts(3)
+    for each in instances[:2]:
+        each.confirm(1e9)
+    fleet.settle(10)
+    for each in instances:
+        each.takes = 1.0
+    fleet.publish("fixed")
+    for _ in range(100):
+        fleet.settle(0.1)
+        assert len(fleet.slots) <= 1
+    assert fleet.heard() == [["fixed"]] * 3
+
+
+def test_a_refresh_by_hand_does_not_wait_and_is_seen_by_others(fleet: Fleet) -> None:
+    first, other = fleet.starts(2)
+    first.takes = other.takes = 20.0
+    fleet.publish("new")
+    fleet.settle(3)
+    waiting = other if first.heard else first
+    waiting.ask()
+    fleet.settle(3)
+    assert fleet.heard() == [["new"], ["new"]]
+    assert fleet.slots == ["w1", "w2"]
+    fleet.settle(60)
+    assert (fleet.slots, fleet.servers.children(QUEUE)) == ([], [])
+
+
+def test_an_instance_that_dies_in_the_queue_does_not_hold_its_place(fleet: Fleet) -> None:
     """Its contender goes with its session, and the next one looks again."""
-    instances = fleet.starts(3)
+    instances = fleet.starts(4, width=2)
+    fleet.servers.put(SERVICE, b'{"service": {"instances": 3}}')
     fleet.publish("new")
     fleet.settle(1.2)
     queue = sorted(fleet.servers.children(QUEUE), key=lambda name: name[-10:])
     next(each for each in instances if each.name == queue[0].partition("-")[0]).die()
     fleet.settle(30)
-    assert (fleet.heard(), fleet.slots) == ([["new"]] * 2, [])
+    assert (fleet.heard(), fleet.slots) == ([["new"]] * 3, [])
 
 
 def test_an_instance_that_is_not_ready_after_its_refresh_keeps_its_slot(fleet: Fleet) -> None:
@@ -181,6 +199,7 @@ def test_an_instance_that_is_not_ready_after_its_refresh_keeps_its_slot(fleet: F
     sick, waiting = (first, other) if first.heard else (other, first)
     assert (sick.heard, waiting.heard) == (["new"], [])
     assert waiting.refresher.reason.endswith("1 of at most 1 instances refresh now")
+    assert waiting.refresher.code == REFRESH_PENDING
     first.takes = other.takes = 1.0
     fleet.publish("fixed")
     fleet.settle(60)
@@ -188,16 +207,19 @@ def test_an_instance_that_is_not_ready_after_its_refresh_keeps_its_slot(fleet: F
     assert fleet.slots == []
 
 
-def test_what_nobody_can_read_blocks_no_later_publication(fleet: Fleet) -> None:
-    """A slot without an instance counts as failed, and is removed once it is older."""
-    fleet.starts(1)
-    put = fleet.servers.put
-    for slot, data in {"nobody": b"\xff\x00 \x1b[31m", "failed": b"failed \xff\n" + b"x" * 10_000}.items():
-        put(f"{SLOTS}/{slot}", data)
-    put(f"{QUEUE}/garbage")
+def test_what_no_session_owns_is_nobody(fleet: Fleet) -> None:
+    """As in a copied tree: no slot, no place in the queue, no instance."""
+    instances = fleet.starts(2)
+    for path in (f"{SLOTS}/nobody", f"{SLOTS}/w1", f"{QUEUE}/garbage", f"{QUEUE}/nobody-0000000000"):
+        fleet.servers.put(path, b"\xff\x00 \x1b[31m")
     fleet.publish("new")
     fleet.settle(10)
-    assert (fleet.heard(), fleet.slots) == ([["new"]], [])
+    assert (fleet.heard(), fleet.slots) == ([["new"]] * 2, ["nobody"])
+    instances[0].die()
+    fleet.servers.put(f"{READY}/nobody")
+    fleet.publish("newer")
+    fleet.settle(10)
+    assert fleet.heard() == [["new"]]
 
 
 def test_a_denied_place_in_the_queue_is_shown_and_tried_again(fleet: Fleet) -> None:
@@ -207,7 +229,7 @@ def test_a_denied_place_in_the_queue_is_shown_and_tried_again(fleet: Fleet) -> N
     fleet.publish("new")
     fleet.settle(10)
     assert "ZooKeeper refuses a turn in" in instance.refresher.reason
-    assert instance.refresher.code == REFRESH_STUCK
+    assert instance.refresher.code == REFRESH_FAILED
     fleet.servers.denied.clear()
     fleet.publish("newer")
     fleet.settle(10)

@@ -63,7 +63,7 @@ def test_a_boolean_may_be_text(value: object, flag: object) -> None:
 def test_null_is_the_default_only_where_that_is_none() -> None:
     """A key whose default is a number can't be null by mistake."""
     read = fields(None)
-    assert (read.integer("key", None), read.seconds("key", None), read.text("key", None, len_form)) == (
+    assert (read.integer("key", None), read.seconds("key", None), read.early("key", None, len_form)) == (
         None,
     ) * 3
     assert read.reading.issues == []
@@ -80,7 +80,7 @@ def test_a_string_that_no_process_can_receive_is_refused(bad: str) -> None:
     """NUL and lone surrogates fail in exec, in files and in ZooKeeper."""
     document = load(json.dumps({"key": bad}).encode())
     for read in (fields(document.root["key"]), fields("{{ a }}", rendered=bad)):
-        read.text("key", None, len_form)
+        read.early("key", None, len_form)
         read.reading.resolve(Text("x", str(read.raw("key"))), len_form)
         assert len(read.reading.issues) == 2
         assert str(read.reading.issues).encode()
@@ -90,13 +90,13 @@ def test_the_result_of_a_template_is_not_shown() -> None:
     """It may hold a secret. The text of the definition itself is shown, but cut."""
     read = fields("{{ password }}", rendered="s3cret")
     read.integer("key", 0)
-    read.text("key", "", len_form)
+    read.early("key", "", len_form)
     read.reading.resolve(Text("x.key", "{{ password }}"), len_form)
     assert len(read.reading.issues) == 3
     assert "s3cret" not in " ".join(read.reading.issues)
     assert all("its template rendered to something else" in issue for issue in read.reading.issues)
     read = fields("long" * 1000)
-    read.text("key", "", len_form)
+    read.early("key", "", len_form)
     assert "'longlong" in read.reading.issues[0]
     assert len(read.reading.issues[0]) < 200
 

@@ -46,13 +46,13 @@ def test_resolving_renders_every_string() -> None:
     first, last = (resolve(step, lambda text: LATE_VALUES[text.text]) for step in templated().steps)
     assert (first.argv, first.shell) == (("echo", "$(x); y", "plain"), False)
     assert first.command.command == first.argv
-    assert first.env == (("A", '"}, {"'), ("B", "plain"))
-    assert first.files == (File("f", "/etc/f", "a:b", "0640", False, "/m/f", True, None, False),)
-    assert first.files[0].mode == 0o640
-    assert first.user == "keystone"
+    assert first.command.env == (("A", '"}, {"'), ("B", "plain"))
+    assert first.command.files == (File("f", "/etc/f", "a:b", "0640", False, "/m/f", True, None, False),)
+    assert first.command.files[0].mode == 0o640
+    assert first.command.user == "keystone"
     assert last.argv == ("run", "a b", "c")
     assert last.command.command == "run 'a b' c"
-    assert last.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3, "ping")
+    assert last.command.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3, "ping")
     for step in (first, last):
         assert late_texts(step.command) == ()
 
@@ -72,7 +72,7 @@ def test_a_string_is_rendered_before_it_is_split_or_given_to_a_shell() -> None:
 def test_text_without_a_template_is_never_rendered() -> None:
     """So no newline is cut from it, and jinja2 is not imported."""
     step = resolved(command=["a", "b\n"], env={"A": "x\n"}, ready={"http": "http://h/"}, user="u")
-    assert (step.argv, step.env, step.user) == (("a", "b\n"), (("A", "x\n"),), "u")
+    assert (step.argv, step.command.env, step.command.user) == (("a", "b\n"), (("A", "x\n"),), "u")
 
 
 LATE_BAD: list[tuple[dict[str, ANY], str, str]] = [

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kolla_mesos_start.ctl.directory import directory
-from kolla_mesos_start.ctl.up.plan import plan
+from kolla_mesos_start.ctl.up.deployment import plan
 from kolla_mesos_start.ctl.validate.rules import validate
 from tests import CHECKOUT
 from tests.examples import whole

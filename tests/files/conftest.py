@@ -38,14 +38,6 @@ def home(uid: int) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_dir(home: Path, uid: int) -> str:
-    """The run directory of that user's agent."""
-    path = home / "run"
-    path.mkdir(mode=0o755)
-    return str(own(path, uid))
-
-
-@pytest.fixture
 def mounted(root: None, home: Path, uid: int) -> tuple[Path, Path, list[Mount]]:
     """A file of the user outside of the container, the dest where it is mounted, and the mounts."""
     outside = Path(home / "outside")

@@ -51,12 +51,9 @@ def attributes(path: Path) -> dict[str, bytes]:
     return {name: os.getxattr(path, name) for name in os.listxattr(path)}
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["start", "refresh"])
-def test_a_replaced_file_keeps_its_attributes(old: Path, uid: int, whole: bool) -> None:
+def test_a_replaced_file_keeps_its_attributes(old: Path, uid: int) -> None:
     inode = old.stat().st_ino
-    wanted = [content(old, mode=0o640)]
-    action = (lambda: place(wanted, can_undo=True)) if whole else (lambda: place(wanted))
-    assert in_child(action, uid).error is None
+    assert in_child(lambda: place([content(old, mode=0o640)]), uid).error is None
     assert old.read_bytes() == SECRET and old.stat().st_ino != inode
     assert attributes(old) == {"user.note": b"mine", ACL: acl(0o640, group=0)}
 

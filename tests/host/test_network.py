@@ -151,16 +151,6 @@ def test_the_registered_address_is_not_the_one_to_bind_to() -> None:
     assert in_namespace(VIA_ETH0, functions, KOLLA_ADDRESS="203.0.113.9") == ["192.0.2.7", "203.0.113.9"]
 
 
-@pytest.mark.parametrize("function", ["network.get_ip_address(settings)", "network.facts(settings)"])
-def test_an_interface_that_is_not_there_is_reported_with_its_variable(function: str) -> None:
-    """The message has the name that was set, and the valid ones."""
-    with pytest.raises(Refused) as caught:
-        in_namespace(TWO, function, KOLLA_PRIVATE_INTERFACE="ens3", KOLLA_PUBLIC_INTERFACE="eth0")
-    assert caught.value.kind == NoAddress.__name__
-    assert "KOLLA_PRIVATE_INTERFACE=ens3: no such interface on this host" in caught.value.reason
-    assert "expected one of eth0, eth0p, eth1, eth1p, lo" in caught.value.reason
-
-
 def test_two_wrong_interfaces_are_reported_at_once() -> None:
     """One failure, one list."""
     with pytest.raises(Refused) as caught:
@@ -340,16 +330,6 @@ def test_facts_are_limited_and_keep_the_private_and_the_public_interface(
     (line,) = log_lines()
     assert line.level == "warning"
     assert line.message.startswith(f"{502 - len(kept)} interfaces are not registered, ")
-
-
-def test_facts_that_have_room_are_complete(monkeypatch: pytest.MonkeyPatch, log_lines: LogLines) -> None:
-    """And there is no warning."""
-    with_interfaces(monkeypatch, [f"eth{number}" for number in range(100)])
-    facts = network.facts(
-        parse({**ENVIRON, "KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"})
-    )
-    assert {f"ansible_eth{number}" for number in range(100)} < set(facts)
-    assert log_lines() == []
 
 
 def test_the_hostname_is_the_machines_not_the_agents() -> None:

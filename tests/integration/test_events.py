@@ -16,7 +16,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl_credential
 
-from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.text import operator
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.ctl.trees import container, definition

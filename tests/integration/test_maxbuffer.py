@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kolla_mesos_start.zookeeper.losses import TIMES, Losses
 from tests.agents import Containers
 from tests.conftest import Deployment, connected, made
 from tests.link import Link
@@ -92,21 +91,3 @@ def test_repeated_outages_are_not_taken_for_large_requests(
         assert agent.ends() == 0
     finally:
         containers.end()
-
-
-def test_only_consecutive_losses_right_after_sending_count() -> None:
-    """An answer or a late loss resets the count; the largest of several is named."""
-    losses = Losses()
-    for _ in range(TIMES - 1):
-        losses.lost("/a", 5000, soon=True)
-    losses.answered("/a")
-    losses.lost("/a", 5000, soon=True)
-    assert losses.culprit() is None
-    for soon in (True, False, True, True):
-        losses.lost("/a", 5000, soon=soon)
-        losses.lost("/b", 9000, soon=soon)
-    assert losses.culprit() is None
-    losses.lost("/a", 5000, soon=True)
-    losses.lost("/b", 9000, soon=True)
-    assert losses.culprit() == ("/b", 9000)
-    assert losses.culprit() is None

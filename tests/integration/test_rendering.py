@@ -47,18 +47,6 @@ def test_a_nearer_variable_takes_precedence(
         assert (tmp_path / directory / "conf").read_text() == f"{first} service shared []"
 
 
-def test_text_without_template_marks_is_written_byte_for_byte(
-    deployment: Deployment, containers: Containers, tmp_path: Path
-) -> None:
-    """Also a file with `"template": false`."""
-    contents = {"plain": b"\x00\xff\r\n{ x }\n\n", "kept": b"{{ nothing }}\xff{% nobody %}\n"}
-    files: dict[str, Any] = {name: {"dest": f"{tmp_path}/{name}"} for name in contents}
-    files["kept"]["template"] = False
-    publish(deployment, "web", {"commands": {"go": {"command": "true", "files": files}}}, files=contents)
-    assert containers.start("web").ends() == 0
-    assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
-
-
 def test_a_publication_during_the_reads_is_read_again(
     zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:

@@ -170,22 +170,18 @@ def test_a_change_that_needs_a_restart_is_reported(web: Web, deployment: Deploym
     assert "restart it" in said
 
 
-def test_a_container_that_died_in_its_refresh_is_the_root_cause(
-    web: Web, deployment: Deployment, zk: KazooClient
-) -> None:
-    """Before older failures elsewhere; and `wait` ends early."""
+def test_a_daemon_that_its_new_files_break_stops_the_rollout(web: Web, deployment: Deployment) -> None:
+    """The first one dies of them; `wait` and `explain` name it."""
     dying = DAEMON.replace(
         'with open("heard"',
         'if open("web.conf").read() == "poison":\n        os._exit(1)\n    with open("heard"',
     )
     command = [sys.executable, "-I", "-S", "-c", dying]
     agents = fleet(web, "old", 1, command=command)
-    ended = {"stage": "render", "command": "web/daemon", "reason": "missing: x", "retriable": True}
-    zk.create(f"{deployment.path}/status/other/web/ended", json.dumps(ended).encode(), makepath=True)
-    web.publish("poison", width=1, command=command)
-    said = tool(deployment, "wait", "web=3", "--timeout", "50", status=1)
+    web.publish("poison", instances=3, width=1, command=command)
+    said = tool(deployment, "wait", "web", "--timeout", "15", status=75)
     (dead,) = (host for host, agent in agents.items() if not agent.running)
-    words = f"web/daemon on {dead}: its container is gone; it has not come back from its refresh, begun "
+    words = f"web/daemon on {dead}: its container is gone; "
     assert words in said
     explained = tool(deployment, "explain", status=1).splitlines()
     assert explained[0].startswith(f"ROOT CAUSE  {words}")

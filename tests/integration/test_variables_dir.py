@@ -90,42 +90,6 @@ def test_a_missing_variable_names_the_directory_first(
     )
 
 
-@pytest.mark.parametrize("content", [b"s3cret\xff", None])
-def test_a_file_that_cannot_be_read_is_named(
-    deployment: Deployment, containers: Containers, secrets: Path, content: bytes | None
-) -> None:
-    """Although ZooKeeper has a value: it may be a different one."""
-    definition = {"commands": {"go": {"command": "true", "env": {"P": "{{ password }}"}}}}
-    publish(deployment, "web", definition, shared={"password": "s3cret"})
-    (secrets / "password").unlink()
-    if content is None:
-        (secrets / "password").symlink_to("..data/password")
-    else:
-        (secrets / "password").write_bytes(content)
-    agent = containers.start("web", KOLLA_VARIABLES_DIR=str(secrets))
-    assert agent.ends() == 78
-    assert agent.ending["reason"].startswith(f"{secrets}/password ")
-    assert "s3cret" not in agent.said
-
-
-def test_a_missing_directory_is_a_bad_environment(deployment: Deployment, containers: Containers) -> None:
-    agent = containers.start("web", KOLLA_VARIABLES_DIR="/nowhere")
-    assert agent.ends() == 64
-    assert (
-        "KOLLA_VARIABLES_DIR is '/nowhere': expected a directory that this user can read"
-        in agent.ending["reason"]
-    )
-
-
-def test_check_reads_the_directory(deployment: Deployment, containers: Containers, secrets: Path) -> None:
-    here = containers.directory / "0-web1"
-    publish(deployment, "web", writes("conf"), files={"conf": "{{ password }}"}, shared={"here": str(here)})
-    agent = containers.start("web", "web1", words=("check", "--show"), KOLLA_VARIABLES_DIR=str(secrets))
-    assert agent.ends() == 1
-    assert "\ns3cret\n" in agent.said
-    assert not os.path.exists(here / "conf")
-
-
 def test_the_operators_tool_can_use_a_directory(
     deployment: Deployment, containers: Containers, secrets: Path, tmp_path: Path
 ) -> None:

@@ -13,19 +13,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE
 
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.loop import Loop
 from kolla_mesos_start.tree import published
 from kolla_mesos_start.tree.published import Published
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.client import Client
-from kolla_mesos_start.zookeeper.session import Servers
 from tests.agents import Agent, Containers
 from tests.conftest import Deployment, LogLines
 from tests.counting import Line
@@ -384,36 +384,6 @@ def test_a_dependency_is_noticed_while_others_change_all_the_time(
         far.close()
 
 
-class Written:
-    """A report that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write(self, stage: str, text: str) -> None:
-        self.lines.append(f"{stage} {text}")
-
-
-def await_definition(hosts: Servers, znodes: Znodes, limit: float | None) -> tuple[list[str], str]:
-    """What is reported meanwhile, and why the wait for the definition ended, if in vain."""
-    client, written, reason = Client(hosts, 10.0, OPEN_ACL_UNSAFE, Loop()), Written(), ""
-    client.connect(30.0)
-    try:
-        Published(client, znodes).await_definition(written, limit)  # type: ignore[arg-type]
-    except DependenciesNotSatisfied as error:
-        reason = error.reason
-    client.close()
-    return written.lines, reason
-
-
-def test_a_definition_that_is_being_read_is_not_reported_as_missing(deployment: Deployment) -> None:
-    """In a large deployment, reading takes a while."""
-    publish(deployment, "web", one_command_for_all())
-    znodes = Znodes(deployment.prefix, deployment.id, "web", HOST)
-    written, _ = await_definition(servers(deployment.hosts), znodes, None)
-    assert written == [f"waiting until the definition {deployment.path}/web is read"]
-
-
 @pytest.mark.parametrize(
     ("chroot", "prefix", "service", "missing"),
     [
@@ -446,11 +416,16 @@ def test_a_missing_definition_is_reported_every_half_minute(
     before = set(zk.get_children("/")), set(zk.get_children(deployment.path))
     znodes = Znodes(deployment.prefix + prefix, deployment.id, service, HOST)
     expected = missing.format(path=deployment.path, prefix=deployment.prefix)
-    _, reason = await_definition(servers(deployment.hosts, chroot=chroot), znodes, 2.0)
+    client = Client(servers(deployment.hosts, chroot=chroot), 10.0, wire.OPEN_ACL_UNSAFE, Loop())
+    client.connect(30.0)
+    report = SimpleNamespace(write=lambda stage, text: None)
+    with pytest.raises(DependenciesNotSatisfied) as raised:
+        Published(client, znodes).await_definition(report, 2.0)  # type: ignore[arg-type]
+    client.close()
     lines = [line.message for line in log_lines() if line.message.startswith("waiting for the definition")]
     assert len(lines) == 2
     assert all(line.partition(" s: ")[2].startswith(expected) for line in lines)
-    assert reason.startswith(f"waited 2 s for the definition: {expected}")
+    assert raised.value.reason.startswith(f"waited 2 s for the definition: {expected}")
     assert (set(zk.get_children("/")), set(zk.get_children(deployment.path))) == before
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -372,11 +369,6 @@ def test_the_variables_to_read_are_all_that_may_be_looked_up(template: str, expe
     assert sorted(variable_names([Text("x", "plain"), Text("y", template)])) == expected
 
 
-def test_parties_are_not_asked_for_without_need() -> None:
-    """A context may not even have them then."""
-    assert render("{{ distro }}", parties=lambda: 1 // 0) == "ubuntu"
-
-
 # What a template uses of the parties -> the text, and whether all of them are read.
 PARTY_USES = [
     (
@@ -428,35 +420,6 @@ def test_an_address_that_no_group_named_is_looked_for_in_all_parties() -> None:
     )
     assert render(template, parties=parties) == "['10.0.0.1']twoNone"
     assert reads == ["all"]
-
-
-def test_a_role_that_is_looked_up_twice_is_read_once() -> None:
-    """Known or not."""
-    roles: list[str] = []
-
-    def services(role: str) -> Sequence[str]:
-        roles.append(role)
-        return ()
-
-    assert render("{{ groups.a }}{{ groups['a'] }}{{ groups.get('a') }}", services=services) == "[][]None"
-    assert roles == ["a"]
-
-
-def test_jinja2_is_imported_only_for_a_template() -> None:
-    """Its import takes longer than the rest of the start of a container that has no template."""
-    program = (
-        "import sys\n"
-        "from kolla_mesos_start.definition.texts import Text\n"
-        "from kolla_mesos_start.render.context import Renderer, variable_names\n"
-        "texts = [Text('a', 'plain { % }')]\n"
-        "assert not variable_names(texts)\n"
-        "renderer = Renderer(None)\n"
-        "assert renderer.text(texts[0]) == 'plain { % }'\n"
-        "assert renderer.content('f', b'\\xff{') == b'\\xff{'\n"
-        "renderer.check(None)\n"
-        "assert 'jinja2' not in sys.modules and 'psutil' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=pathlib.Path(__file__).parents[2])
 
 
 # -- what is missing

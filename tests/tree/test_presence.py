@@ -66,7 +66,7 @@ def test_the_state_of_a_daemon_that_has_ended(
 ) -> None:
     """It is `waiting` where no other replica is ready; one that has just come finds `running`."""
     session = Session(state, *children)
-    shown = Registration([], [(f"{STATE}/ready/own", b"{}")], [], [STATE], [])
+    shown = Registration("m", [], [(f"{STATE}/ready/own", b"{}")], [], [STATE], [])
     presence = Presence(session, shown)  # type: ignore[arg-type]
     presence.end_states()
     assert session.written == written
@@ -76,7 +76,7 @@ def test_the_state_of_a_daemon_that_has_ended(
 def test_a_state_that_is_read_when_the_daemon_ends_does_not_become_running() -> None:
     """The answer comes after the end: nobody would reset it."""
     session = Session(b"waiting", [])
-    shown = Registration([], [(f"{STATE}/ready/own", b"{}")], [], [STATE], [])
+    shown = Registration("m", [], [(f"{STATE}/ready/own", b"{}")], [], [STATE], [])
     presence = Presence(session, shown)  # type: ignore[arg-type]
     for ephemeral in presence.ephemerals.all.values():
         ephemeral.owner, ephemeral.busy = OURS, True  # nothing is sent for it
@@ -95,7 +95,7 @@ def test_an_instance_is_registered_after_the_record_of_its_container() -> None:
     session = Session(None)
     session.pending = []
     path = f"{STATE}/ready/own"
-    presence = Presence(session, Registration([], [(path, b"{}")], [], [STATE], []))  # type: ignore[arg-type]
+    presence = Presence(session, Registration("m", [], [(path, b"{}")], [], [STATE], []))  # type: ignore[arg-type]
     presence.show(True, recorded=False)
     assert not session.pending
     presence.adopt({path: b"{}"})

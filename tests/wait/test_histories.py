@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.commands.lease import Lease
-from kolla_mesos_start.daemon.readiness import Check, Notified, Results, is_ready, notified_by
+from kolla_mesos_start.daemon.readiness import Check
 from kolla_mesos_start.definition import schema
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.tree.states import Unmet, encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import judge as wait
 from kolla_mesos_start.wait.judge import Blocked, Progress, Runnable, judge
+from kolla_mesos_start.zookeeper.client import WatchState
 from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, UNKNOWN, Ephemeral
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, children_of, data_of
-from kolla_mesos_start.zookeeper.watches import WatchState
 from tests.instances import INSTANCE_DATA, MEMBER_DATA
 
 INSTANCE, MEMBER = INSTANCE_DATA.decode(), MEMBER_DATA.decode()
@@ -536,11 +536,6 @@ class Place:
         self._former: set[int] = set()
         self._cut = cut
 
-    def change(self, owner: int | None) -> None:
-        """Somebody else does it, and a watch says so."""
-        self.owner = owner
-        self.ephemeral.fired(0.0)
-
     def settle(self) -> None:
         """Take step after step until there is none."""
         while (step := self.ephemeral.step) != "rest":
@@ -575,139 +570,6 @@ class Place:
     def decision(self) -> str:
         whose = {None: "nobody's", self.session: "ours", SOMEBODY: "somebody's"}
         return whose.get(self.owner, "a former one's")
-
-
-class Registrar(Place):
-    """What a daemon shows of itself with one ephemeral: its presence, or that it is ready by a `check`."""
-
-    def __init__(self, check: Check | None, owner: int | None, cut: Cut = NEVER) -> None:
-        super().__init__(check is None, owner, cut=cut)
-        self._check = check
-        self._notified, self._health, self._age, self._ready = Notified(), Results(), 0.0, False
-
-    def happen(self, event: str) -> None:
-        """To the daemon, or to its znode."""
-        word, _, value = event.partition(" ")
-        if word in ("deleted", "left", "taken"):
-            self.change(SOMEBODY if word == "taken" else None)
-        elif word == "age":
-            self._age = float(value)
-        elif word == "check" and self._check:
-            self._health = self._health.after(value == "passed", self._check.fall)
-        else:
-            self._notified = notified_by(self._notified, event.encode())
-        if self._check:
-            self._ready = is_ready(self._check, self._notified, self._health, self._age, self._ready)
-            self.ephemeral.wanted = self._ready
-
-
-class Registration(NamedTuple):
-    """A check (None: the presence), who stands in our place before us, and what happens, with whose the znode
-    is to be after each event."""
-
-    check: Check | None
-    owner: int | None
-    events: Sequence[tuple[str, str]]
-
-
-REGISTRATIONS = {
-    "a daemon that notifies": Registration(
-        NOTIFY,
-        None,
-        [
-            ("STATUS=recovering", "nobody's"),
-            ("READY=1", "ours"),
-            ("RELOADING=1", "ours"),
-            ("STOPPING=1", "nobody's"),
-            ("READY=1", "ours"),
-        ],
-    ),
-    "a check that fails": Registration(
-        Check("tcp", 80, 1.0, 1.0, 2),
-        None,
-        [
-            ("check failed", "nobody's"),
-            ("check passed", "ours"),
-            ("check failed", "ours"),
-            ("check passed", "ours"),
-            ("check failed", "ours"),
-            ("check failed", "nobody's"),
-            ("check passed", "ours"),
-            ("STOPPING=1", "nobody's"),
-        ],
-    ),
-    "a daemon that never speaks": Registration(
-        Check("default", None, 1.0, 1.0, 1),
-        None,
-        [("age 19.9", "nobody's"), ("age 20", "ours"), ("STATUS=late", "ours"), ("STOPPING=1", "nobody's")],
-    ),
-    "a daemon that speaks before it is old enough": Registration(
-        Check("default", None, 1.0, 1.0, 1),
-        None,
-        [("STATUS=recovering", "nobody's"), ("age 30", "nobody's"), ("READY=1", "ours")],
-    ),
-    "an instance of the previous run": Registration(
-        NOTIFY,
-        PREVIOUS_RUN,
-        [("STATUS=starting", "nobody's"), ("READY=1", "ours"), ("STOPPING=1", "nobody's")],
-    ),
-    "a member of the previous run": Registration(
-        None, PREVIOUS_RUN, [("STATUS=starting", "ours"), ("deleted", "ours")]
-    ),
-    "somebody who deletes": Registration(
-        NOTIFY,
-        None,
-        [("READY=1", "ours"), ("deleted", "ours"), ("STOPPING=1", "nobody's"), ("deleted", "nobody's")],
-    ),
-    "somebody with the same id": Registration(
-        NOTIFY,
-        None,
-        [
-            ("READY=1", "ours"),
-            ("taken", "somebody's"),
-            ("STOPPING=1", "somebody's"),
-            ("READY=1", "somebody's"),
-            ("left", "ours"),
-        ],
-    ),
-}
-
-
-def registered(history: Registration, cut: Cut = NEVER) -> Registrar:
-    """The registrar after a history, whose decisions are looked at after each event."""
-    registrar = Registrar(history.check, history.owner, cut)
-    registrar.settle()
-    for event, whose in history.events:
-        registrar.happen(event)
-        registrar.settle()
-        assert registrar.decision == whose, (cut, event)
-    return registrar
-
-
-@pytest.mark.parametrize("name", REGISTRATIONS)
-def test_a_registration_is_what_the_daemon_is_after_each_event(name: str) -> None:
-    """Whichever request is cut off, before or after the server has got it, with the session or without."""
-    history = REGISTRATIONS[name]
-    whole = registered(history)
-    for cut in product(range(whole.requests), (False, True), (False, True)):
-        registered(history, Cut(*cut))
-
-
-@pytest.mark.parametrize("expires", [False, True], ids=["same session", "new session"])
-@pytest.mark.parametrize("name", REGISTRATIONS)
-def test_a_registration_outlives_an_outage_after_each_event(name: str, expires: bool) -> None:
-    """Nothing is under way then; what was registered is there again, and nothing else."""
-    history = REGISTRATIONS[name]
-    for length in range(len(history.events) + 1):
-        registrar = registered(history._replace(events=history.events[:length]))
-        decision = registrar.decision
-        registrar.interrupt(expires)
-        registrar.settle()
-        assert registrar.decision == decision
-        for event, whose in history.events[length:]:
-            registrar.happen(event)
-            registrar.settle()
-            assert registrar.decision == whose, (length, event)
 
 
 # -- the agent's own ephemerals -----------------------------------------------------------------------

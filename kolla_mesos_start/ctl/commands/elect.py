@@ -10,7 +10,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Line, Subcommand, add_format, add_yes, show
 from kolla_mesos_start.ctl.live.election import (
     CANDIDATE,
     ELECTING,
@@ -22,10 +22,7 @@ from kolla_mesos_start.ctl.live.election import (
 )
 from kolla_mesos_start.ctl.live.mirror import mirror
 from kolla_mesos_start.ctl.live.model import LiveService
-from kolla_mesos_start.ctl.terminal.confirmation import DECLINED, add_yes
-from kolla_mesos_start.ctl.terminal.durations import lasting
-from kolla_mesos_start.ctl.terminal.lines import Line, show
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import lasting, nearest
 from kolla_mesos_start.ctl.zk import connection, elections, event_record, services
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Refused, Snapshot, Wait

@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format, show
 from kolla_mesos_start.ctl.live import causes
 from kolla_mesos_start.ctl.live.cause import Cause
 from kolla_mesos_start.ctl.live.explanation import cause_data, lines, look
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import LiveService
-from kolla_mesos_start.ctl.terminal.lines import show
 
 
 def run(invocation: Invocation) -> int:

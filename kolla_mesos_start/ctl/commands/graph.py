@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
+from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, show
 from kolla_mesos_start.ctl.live.graph import dot, of, text, with_reasons
 from kolla_mesos_start.ctl.live.mirror import mirror
-from kolla_mesos_start.ctl.terminal.lines import show
 from kolla_mesos_start.kolla_ansible import directory
 
 

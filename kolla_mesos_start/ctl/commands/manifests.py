@@ -12,7 +12,7 @@ from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.ctl.manifests.formats import FORMATS, unplaced, write
 from kolla_mesos_start.ctl.manifests.model import Model, Site, build
-from kolla_mesos_start.ctl.terminal.durations import seconds
+from kolla_mesos_start.ctl.text import seconds
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.terminal.confirmation import DECLINED, add_yes
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Subcommand, add_yes
 from kolla_mesos_start.ctl.validate import dependents
 from kolla_mesos_start.ctl.zk import (
     acls,
@@ -38,7 +37,7 @@ from kolla_mesos_start.ctl.zk.removal import (
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.tree.publication import RESTORE
+from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.ctl.live import one_time
 from kolla_mesos_start.ctl.live.one_time import OneTime, Record, add_command
-from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.text import operator
 from kolla_mesos_start.ctl.zk import connection, containers, event_record
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, Changes, OperatorClient
 from kolla_mesos_start.definition.forms import GLOBAL

@@ -7,15 +7,16 @@ import time
 from collections.abc import Sequence
 
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.live import restarting
 from kolla_mesos_start.ctl.live.cause import on_hosts
 from kolla_mesos_start.ctl.live.logs import LogLocation
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
-from kolla_mesos_start.ctl.zk import event_record
-from kolla_mesos_start.ctl.zk.containers import Container
+from kolla_mesos_start.ctl.text import NotThere, existing
+from kolla_mesos_start.ctl.zk import publication, published
+from kolla_mesos_start.ctl.zk.containers import BEGUN, Container
+from kolla_mesos_start.ctl.zk.publisher import Publisher
+from kolla_mesos_start.definition.forms import RESTARTED
 from kolla_mesos_start.errors import BadUsage
 
 OTHERS = 1  # exit status: some must be restarted by their launcher
@@ -27,22 +28,13 @@ def run(invocation: Invocation) -> int:
     if service.is_task:
         raise BadUsage(f"{service.name} has no daemon; `rerun` is for its commands")
     wanted = _wanted(service, invocation.options.host)
-    obstacles = {each.id: restarting.obstacle(service, each) for each in wanted}
-    able = [each for each in wanted if not obstacles[each.id]]
-    znodes = invocation.znodes._replace(service_name=service.name)
-    silent = []
-    if able:
-        # Before they are asked: an event must not come after its effect.
-        event_record.append(
-            invocation.client,
-            znodes,
-            "restart",
-            [service.daemon],
-            services=[service.name],
-            detail=f"on {on_hosts(able)}",
-        )
-        silent = restarting.restart(invocation.client, znodes, able)
-    obstacles.update({each.id: f"it has not begun within {restarting.LIMIT:g} s" for each in silent})
+    obstacles = {each.id: _obstacle(service, each) for each in wanted}
+    hosts = {each.host for each in wanted if not obstacles[each.id]}
+    if hosts:
+        client, znodes, when = invocation.client, invocation.znodes, str(time.time()).encode()
+        with publication.locked(client, znodes, action="restart") as lock:
+            publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
+            publisher.write({f"{service.name}/variables/{host}/{RESTARTED}": when for host in sorted(hosts)})
     begun = [each for each in wanted if not obstacles[each.id]]
     if begun:
         print(f"{service.daemon} restarts on {on_hosts(begun)}{_width(service)}")
@@ -52,6 +44,16 @@ def run(invocation: Invocation) -> int:
         remedy = why_keep(service, each, time.time()) or _remedy(each)
         print(f"{service.name} on {each.host} does not restart: {obstacles[each.id]}; {remedy}")
     return 1 if others else 0
+
+
+def _obstacle(service: LiveService, container: Container) -> str:
+    """Why the container's own agent can't restart its daemon; empty if it can."""
+    on_change = service.graph and service.graph.daemon and service.graph.daemon.on_change
+    if container.stage not in BEGUN:
+        return "its daemon is not started"
+    if not (on_change and on_change.kind == "restart"):
+        return "its definition has no on_change: {restart: true}"
+    return "it runs something older that only a new start replaces" if container.needs_restart else ""
 
 
 def _wanted(service: LiveService, host: str | None) -> Sequence[Container]:
@@ -84,9 +86,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 SUBCOMMAND = Subcommand(
     description="""\
-Restart the daemons of a service without their containers: each agent renders the files again, and stops and
-starts its daemon, at most `width` at a time and none after a failure, as after a publication. That needs
-`on_change: {restart: true}` in the definition.
+Restart the daemons of a service without their containers: set the variable `restarted` for each host, which a
+daemon with `on_change: {restart: true}` follows. Each agent renders the files again, and stops and starts its
+daemon, at most `width` at a time, as after a publication.
 
 For all other containers the launcher's command is printed, if KOLLA_LOGS says which launcher it is. It is not
 run: a container says it, and must not choose what is restarted. Status 1: there are such containers.

@@ -12,9 +12,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.terminal.confirmation import DECLINED, add_yes
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Subcommand, add_yes
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk import acls, archive, elections, publication
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
@@ -27,7 +26,7 @@ from kolla_mesos_start.ctl.zk.restoration import (
 )
 from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, take
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
-from kolla_mesos_start.tree.publication import RESTORE
+from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
 
 SHOWN = 5  # names in a message

@@ -16,16 +16,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.ctl.invocation import Invocation, Line, Subcommand, add_format, joined, show
 from kolla_mesos_start.ctl.live import election, rollouts
 from kolla_mesos_start.ctl.live.explanation import not_current
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.terminal.durations import lasting
-from kolla_mesos_start.ctl.terminal.lines import Line, joined, show
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.ctl.text import NotThere, existing, lasting
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import BadUsage

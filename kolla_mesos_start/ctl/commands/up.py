@@ -12,11 +12,11 @@ from kolla_mesos_start.ctl.directory import secrets_file, source
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.terminal.durations import seconds
-from kolla_mesos_start.ctl.up import place, private_zookeeper
+from kolla_mesos_start.ctl.text import seconds
+from kolla_mesos_start.ctl.up import private_zookeeper
 from kolla_mesos_start.ctl.up.containers import SETPRIV
-from kolla_mesos_start.ctl.up.plan import pairs, plan, with_roles
-from kolla_mesos_start.ctl.up.up import GOOD_ENDS, START_TIMEOUT, Up
+from kolla_mesos_start.ctl.up.deployment import pairs, plan, with_roles
+from kolla_mesos_start.ctl.up.up import GOOD_ENDS, SITE, START_TIMEOUT, Up, locked, remove
 from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection, Stopped
@@ -38,8 +38,8 @@ def run(invocation: Invocation) -> int:
         secrets = counted(len(loaded.generated), "secret")
         print(f"generated {secrets} for this run alone; --secrets FILE would keep them")
     with ExitStack() as stack:
-        where = place.locked(options.place, stack)
-        up = Up(invocation, loaded.name, where / place.SITE)
+        where = locked(options.place, stack)
+        up = Up(invocation, loaded.name, where / SITE)
         try:
             up.run(contents, planned)
         except Stopped as stopped:
@@ -47,7 +47,7 @@ def run(invocation: Invocation) -> int:
         finally:
             up.end()
             if options.place is None:
-                place.remove(where, up.kept_logs)
+                remove(where, up.kept_logs)
                 if up.kept_logs:
                     invocation.err.print(f"all logs are in {where}; remove them when you have read them")
     return 0

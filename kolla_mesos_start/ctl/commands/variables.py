@@ -17,8 +17,7 @@ from kolla_mesos_start.ctl.directory.secrecy import HIDDEN, Mask
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.ctl.live import variables
 from kolla_mesos_start.ctl.live.variables import ChangedVariable
-from kolla_mesos_start.ctl.terminal.printable import printable
-from kolla_mesos_start.ctl.terminal.suggestions import existing, nearest
+from kolla_mesos_start.ctl.text import existing, nearest, printable
 from kolla_mesos_start.ctl.zk import publication, published, services
 from kolla_mesos_start.ctl.zk.publication import Held, ZnodeChange
 from kolla_mesos_start.ctl.zk.published import places

@@ -10,15 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
+from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format, show
 from kolla_mesos_start.ctl.live import explanation
 from kolla_mesos_start.ctl.live.cause import Cause
 from kolla_mesos_start.ctl.live.mirror import mirror
 from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.live.service_causes import why_keep
 from kolla_mesos_start.ctl.live.waiting import Goal, WaitOutcome, Watch
-from kolla_mesos_start.ctl.terminal.durations import seconds
-from kolla_mesos_start.ctl.terminal.lines import show
+from kolla_mesos_start.ctl.text import seconds
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.errors import BadUsage
 

@@ -36,17 +36,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from kolla_mesos_start.definition.fields import Fields, Reading, nearest
 from kolla_mesos_start.definition.forms import any_text, bad_signal
 from kolla_mesos_start.definition.texts import labelled
 
+Form = Callable[[str], Optional[str]]
+
 EACH = "each"
 HOST, OWN = "host", "own"  # networks
 # Kinds of volumes. A NAMED one is a volume of the container engine on each host.
 KEPT, SHARED, NAMED, FROM_HOST, TEMPORARY = "kept", "shared", "volume", "host", "temporary"
-PLACES = (SHARED, NAMED, FROM_HOST)
 LONGEST_START = 10**9 - 1  # seconds, as the agent takes them
 MEBIBYTES = {"Mi": 1, "Gi": 1024}
 # The capabilities of Linux 6; container runtimes refuse others. Launchers accept ALL too.
@@ -108,6 +109,17 @@ class ContainerSettings(NamedTuple):
     stop_signal: str | None = None
     start_timeout: int | None = None
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether no program may get more rights than it was started with."""
+        return not (self.new_privileges or self.privileged)
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """The namespaces of the host that it uses."""
+        every = {"pid": self.pid, "ipc": self.ipc, "cgroup": self.cgroup}
+        return [name for name, value in every.items() if value == HOST]
+
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These settings, completed with the defaults."""
         own = {key: value for key, value in self._asdict().items() if value is not None}
@@ -116,37 +128,40 @@ class ContainerSettings(NamedTuple):
 
 def read(reading: Reading, label: str, value: object, roles: Mapping[str, object]) -> ContainerSettings:
     """Read a mapping, and report its mistakes."""
+    fields = Fields(reading, label, value, KEYS)
+    settings = ContainerSettings(**fields.values(KEYS))
+    if settings.placement is not None and settings.placement not in roles:
+        fields.unexpected("placement", f"expected a role of `hosts`{nearest(settings.placement, roles)}")
+    return settings
 
-    def bad_role(role: str) -> str | None:
-        return None if role in roles else f"expected a role of `hosts`{nearest(role, roles)}"
 
-    fields = Fields(reading, label, value, ContainerSettings._fields)
-    return ContainerSettings(
-        placement=fields.text("placement", None, bad_role),
-        replicas=fields.text("replicas", None, _bad_replicas),
-        image=fields.text("image", None, _bad_word),
-        cpu=_measured(fields, "cpu", _thousandths, "a number of processors, 0.5 or 500m"),
-        memory=_measured(fields, "memory", mebibytes, "a size, such as 512Mi or 1Gi"),
-        user=fields.integer("user", None),
-        read_only=_flag(fields, "read_only"),
-        network=fields.text("network", None, _bad_network),
-        capabilities=_texts(fields, "capabilities", _bad_capability),
-        ports=_texts(fields, "ports", _bad_port),
-        volumes=_volumes(fields),
-        env=_env(fields),
-        variables=fields.text("variables", None, _bad_secret),
-        credential=fields.text("credential", None, _bad_secret),
-        new_privileges=_flag(fields, "new_privileges"),
-        privileged=_flag(fields, "privileged"),
-        pid=fields.text("pid", None, _bad_namespace),
-        ipc=fields.text("ipc", None, _bad_namespace),
-        cgroup=fields.text("cgroup", None, _bad_namespace),
-        limits=_limits(fields),
-        security_options=_texts(fields, "security_options", _bad_security_option),
-        devices=_texts(fields, "devices", _bad_device),
-        stop_signal=_stop_signal(fields),
-        start_timeout=fields.integer("start_timeout", None, 1, LONGEST_START),
-    )
+# -- the form of a text: functions that return why it is wrong ----------------------------------------
+
+
+def _form(pattern: str, expected: str) -> Form:
+    return lambda text: None if re.fullmatch(pattern, text, re.DOTALL) else f"expected {expected}"
+
+
+SECRET = _form(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", "a name of lowercase letters, digits and -")
+# Without dots: podman takes what ends in .volume for a unit.
+NAMED_VOLUME = _form(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "the name of a volume, of letters, digits, _ and -")
+NAMESPACE = _form(HOST, f"{HOST!r}; leave it out for the container's own")
+PROPAGATION = _form("|".join(PROPAGATIONS), ", ".join(PROPAGATIONS))
+LIMIT_NAME = _form("[a-z]+", "a name as for ulimit, such as nofile")
+LIMIT = _form(r"(-1|[0-9]+)(:(-1|[0-9]+))?", "a number, or soft:hard")
+VARIABLE = _form("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable, of letters, digits and _")
+
+
+def bad_place(text: str) -> str | None:
+    """Runtimes have a colon between the host's path and the container's, and systemd joins lines at a \\."""
+    first, *parts = text.split("/")
+    good = text.isprintable() and not set(text) & set(":\\") and not set(parts) & {"", ".", ".."}
+    return None if good and parts and not first else "expected an absolute path without colon, \\ and .."
+
+
+def is_port(text: str) -> bool:
+    """Whether it is the number of a port."""
+    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
 
 
 def mebibytes(text: str) -> int | None:
@@ -161,8 +176,38 @@ def _thousandths(text: str) -> int | None:
     return int(milli[1]) if milli else (whole and round(float(text) * 1000)) or None
 
 
+def _bad_stop_signal(text: str) -> str | None:
+    good = re.fullmatch(r"(SIG)?RTMIN\+([0-9]|[12][0-9]|30)", text)
+    expected = None if good else bad_signal(text)
+    return expected and f"{expected}, RTMIN+3"
+
+
+def _bad_variable(text: str) -> str | None:
+    """Launchers accept fewer names than Linux."""
+    if text == "KOLLA_STOP_SIGNAL":
+        return "set `stop_signal` instead: the launcher needs it too"
+    return VARIABLE(text)
+
+
+def _bad_capability(text: str) -> str | None:
+    if not re.fullmatch(r"(?!CAP_)[A-Z][A-Z_]+", text):
+        return "expected a capability without CAP_, such as NET_ADMIN"
+    return None if text in CAPABILITIES else f"unknown capability {text}{nearest(text, CAPABILITIES)}"
+
+
+def _bad_device(text: str) -> str | None:
+    """As for `docker run --device`; read, write and make (r, w, m) are the rights of the container."""
+    *places, last = text.split(":")
+    paths = places if places and re.fullmatch(r"[rwm]{1,3}", last) else [*places, last]
+    good = len(paths) <= 2 and not any(map(bad_place, paths))
+    return None if good else "expected a device of the host, such as /dev/kvm, or host:container:rwm"
+
+
+# -- the values: functions that read a key, None if it is not set --------------------------------------
+
+
 def _measured(fields: Fields, key: str, measure: Callable[[str], int | None], what: str) -> int | None:
-    text = fields.text(key, None, lambda text: None if measure(text) else f"expected {what}")
+    text = fields.early(key, None, lambda text: None if measure(text) else f"expected {what}")
     return None if text is None else measure(text)
 
 
@@ -170,61 +215,53 @@ def _flag(fields: Fields, key: str) -> bool | None:
     return fields.boolean(key, False) if key in fields else None
 
 
-def _stop_signal(fields: Fields) -> str | None:
-    name = fields.text("stop_signal", None, _bad_stop_signal)
+def _stop_signal(fields: Fields, key: str) -> str | None:
+    name = fields.early(key, None, _bad_stop_signal)
     return name and name.removeprefix("SIG")
 
 
-def _bad_stop_signal(text: str) -> str | None:
-    good = re.fullmatch(r"(SIG)?RTMIN\+([0-9]|[12][0-9]|30)", text)
-    expected = None if good else bad_signal(text)
-    return expected and f"{expected}, RTMIN+3"
-
-
-def _limits(fields: Fields) -> Mapping[str, str] | None:
-    """Limits of resources by the names of `ulimit`, each as soft:hard."""
-    if fields.raw("limits") is None:
-        return None
-    given = fields.mapping("limits")
-    own = Fields(fields.reading, fields.label_of("limits"), given, tuple(given))
-    found = {}
-    for name in given:
-        fields.reading.check_name(own.label_of(name), name, _bad_limit_name)
-        text = own.text(name, "", _bad_limit)
-        found[name] = text if ":" in text else f"{text}:{text}"
-    return found
-
-
-def _texts(fields: Fields, key: str, bad: Callable[[str], str | None]) -> Sequence[str] | None:
+def _texts(fields: Fields, key: str, form: Form) -> Sequence[str] | None:
     """A list of texts."""
     if fields.raw(key) is None:
         return None
     found = []
     for label, item in labelled(fields.label_of(key), fields.items(key)):
-        why = bad(item) if isinstance(item, str) else "expected text"
+        why = form(item) if isinstance(item, str) else "expected text"
         if why:
-            fields.reading.report(label, why)
+            fields.reading.report(label, f"{why}, found {item!r}")
         found.append(str(item))
     return found
 
 
-def _env(fields: Fields) -> Mapping[str, str] | None:
-    if fields.raw("env") is None:
-        return None
-    given = fields.mapping("env")
-    own = Fields(fields.reading, fields.label_of("env"), given, tuple(given))
+def _named(fields: Fields, key: str, name_form: Form) -> tuple[Fields, Mapping[str, object]]:
+    """A mapping whose keys are names of this form."""
+    given = fields.mapping(key)
+    own = Fields(fields.reading, fields.label_of(key), given, tuple(given))
     for name in given:
-        fields.reading.check_name(own.label_of(name), name, _bad_variable)
-    return {name: own.text(name, "", any_text) for name in given}
+        fields.reading.check_name(own.label_of(name), name, name_form)
+    return own, given
 
 
-def _volumes(fields: Fields) -> Sequence[Volume] | None:
-    if fields.raw("volumes") is None:
+def _env(fields: Fields, key: str) -> Mapping[str, str] | None:
+    if fields.raw(key) is None:
         return None
-    given = fields.mapping("volumes")
-    own = Fields(fields.reading, fields.label_of("volumes"), given, tuple(given))
-    for path in given:
-        fields.reading.check_name(own.label_of(path), path, bad_place)
+    own, given = _named(fields, key, _bad_variable)
+    return {name: own.early(name, "", any_text) for name in given}
+
+
+def _limits(fields: Fields, key: str) -> Mapping[str, str] | None:
+    """Limits of resources by the names of `ulimit`, each as soft:hard."""
+    if fields.raw(key) is None:
+        return None
+    own, given = _named(fields, key, LIMIT_NAME)
+    texts = {name: own.early(name, "", LIMIT) for name in given}
+    return {name: text if ":" in text else f"{text}:{text}" for name, text in texts.items()}
+
+
+def _volumes(fields: Fields, key: str) -> Sequence[Volume] | None:
+    if fields.raw(key) is None:
+        return None
+    own, given = _named(fields, key, bad_place)
     return [_volume(own, path) for path in given]
 
 
@@ -233,108 +270,52 @@ def _volume(own: Fields, path: str) -> Volume:
     if isinstance(value, str):
         size = mebibytes(value)
         if value != TEMPORARY and size is None:
-            own.report(path, f"{VOLUME}, found {value!r}")
+            own.unexpected(path, VOLUME)
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
     keys = (*PLACES, "read_only", "propagation")
     fields = Fields(own.reading, own.label_of(path), value, keys)
-    bad = {SHARED: _bad_secret, NAMED: _bad_volume, FROM_HOST: _bad_host_path}
-    places = {kind: fields.text(kind, None, bad[kind]) for kind in PLACES}
-    if isinstance(value, dict) and set(value) <= set(keys) and len(value.keys() & set(PLACES)) != 1:
+    places = {kind: fields.early(kind, None, form) for kind, form in PLACES.items()}
+    if isinstance(value, dict) and value.keys() <= {*keys} and len(value.keys() & PLACES.keys()) != 1:
         own.report(path, VOLUME)
-    propagation = fields.text("propagation", None, _bad_propagation) or ""
+    propagation = fields.early("propagation", None, PROPAGATION) or ""
     if propagation and not places[FROM_HOST]:
         fields.report("propagation", "is only allowed for a path of the host")
     kind, place = next(((kind, place) for kind, place in places.items() if place), (FROM_HOST, ""))
     return Volume(path, kind, place, 0, bool(_flag(fields, "read_only")), propagation)
 
 
-def _bad_host_path(text: str) -> str | None:
-    """The whole file system of the host may be meant too."""
-    return None if text == "/" else bad_place(text)
-
-
-def _bad_volume(text: str) -> str | None:
-    """Without dots: podman takes what ends in .volume for a unit."""
-    good = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", text)
-    return None if good else "expected the name of a volume, of letters, digits, _ and -"
-
-
-def _bad_propagation(text: str) -> str | None:
-    return None if text in PROPAGATIONS else f"expected {', '.join(PROPAGATIONS)}, found {text!r}"
-
-
-def _bad_namespace(text: str) -> str | None:
-    return None if text == HOST else f"expected {HOST!r}; leave it out for the container's own"
-
-
-def _bad_limit_name(text: str) -> str | None:
-    return None if re.fullmatch(r"[a-z]+", text) else "expected a name as for ulimit, such as nofile"
-
-
-def _bad_limit(text: str) -> str | None:
-    return None if re.fullmatch(r"(-1|[0-9]+)(:(-1|[0-9]+))?", text) else "expected a number, or soft:hard"
-
-
-def _bad_security_option(text: str) -> str | None:
-    good = re.fullmatch(r"[a-z-]+[=:][^\s,]+", text)
-    return None if good else f"expected an option such as label=disable, found {text!r}"
-
-
-def _bad_device(text: str) -> str | None:
-    """As for `docker run --device`; read, write and make (r, w, m) are the rights of the container."""
-    *places, last = text.split(":")
-    paths = places if places and re.fullmatch(r"[rwm]{1,3}", last) else [*places, last]
-    if len(paths) <= 2 and not any(map(bad_place, paths)):
-        return None
-    return f"expected a device of the host, such as /dev/kvm, or host:container:rwm, found {text!r}"
-
-
-def bad_place(text: str) -> str | None:
-    """Runtimes have a colon between the host's path and the container's, and systemd joins lines at a \\."""
-    first, *parts = text.split("/")
-    good = text.isprintable() and not set(text) & set(":\\") and not set(parts) & {"", ".", ".."}
-    return None if good and parts and not first else "expected an absolute path without colon, \\ and .."
-
-
-def _bad_variable(text: str) -> str | None:
-    """Launchers accept fewer names than Linux."""
-    if text == "KOLLA_STOP_SIGNAL":
-        return "set `stop_signal` instead: the launcher needs it too"
-    good = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
-    return None if good else "expected the name of an environment variable, of letters, digits and _"
-
-
-def _bad_replicas(text: str) -> str | None:
-    return None if text == EACH else f"expected {EACH!r}; a number is `instances` of the definition"
-
-
-def _bad_network(text: str) -> str | None:
-    return None if text in (HOST, OWN) else f"expected {HOST!r} or {OWN!r}"
-
-
-def _bad_word(text: str) -> str | None:
-    return None if text.strip() else "expected the name of an image"
-
-
-def _bad_capability(text: str) -> str | None:
-    if not re.fullmatch(r"(?!CAP_)[A-Z][A-Z_]+", text):
-        return f"expected a capability without CAP_, such as NET_ADMIN, found {text!r}"
-    return None if text in CAPABILITIES else f"unknown capability {text}{nearest(text, CAPABILITIES)}"
-
-
-def _bad_port(text: str) -> str | None:
-    if "{{" in text or is_port(text):
-        return None
-    return f"expected a port, or a template of one, found {text!r}"
-
-
-def is_port(text: str) -> bool:
-    """Whether it is the number of a port."""
-    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
-
-
-def _bad_secret(text: str) -> str | None:
-    """Names that all launchers accept."""
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", text):
-        return None
-    return "expected a name of lowercase letters, digits and -"
+# The kinds of volumes that are mappings, by their key. The whole file system of the host may be meant too.
+PLACES: Mapping[str, Form] = {
+    SHARED: SECRET,
+    NAMED: NAMED_VOLUME,
+    FROM_HOST: lambda text: None if text == "/" else bad_place(text),
+}
+KEYS: Mapping[str, tuple[Any, ...]] = {
+    "placement": (Fields.early, None, any_text),
+    "replicas": (Fields.early, None, _form(EACH, f"{EACH!r}; a number is `instances` of the definition")),
+    "image": (Fields.early, None, _form(r".*\S.*", "the name of an image")),
+    "cpu": (_measured, _thousandths, "a number of processors, 0.5 or 500m"),
+    "memory": (_measured, mebibytes, "a size, such as 512Mi or 1Gi"),
+    "user": (Fields.integer, None),
+    "read_only": (_flag,),
+    "network": (Fields.early, None, _form(f"{HOST}|{OWN}", f"{HOST!r} or {OWN!r}")),
+    "capabilities": (_texts, _bad_capability),
+    "ports": (
+        _texts,
+        lambda text: None if "{{" in text or is_port(text) else "expected a port, or a template of one",
+    ),
+    "volumes": (_volumes,),
+    "env": (_env,),
+    "variables": (Fields.early, None, SECRET),
+    "credential": (Fields.early, None, SECRET),
+    "new_privileges": (_flag,),
+    "privileged": (_flag,),
+    "pid": (Fields.early, None, NAMESPACE),
+    "ipc": (Fields.early, None, NAMESPACE),
+    "cgroup": (Fields.early, None, NAMESPACE),
+    "limits": (_limits,),
+    "security_options": (_texts, _form(r"[a-z-]+[=:][^\s,]+", "an option such as label=disable")),
+    "devices": (_texts, _bad_device),
+    "stop_signal": (_stop_signal,),
+    "start_timeout": (Fields.integer, None, 1, LONGEST_START),
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from kolla_mesos_start.errors import BadDefinition, BadUsage, Issue
 from kolla_mesos_start.files.paths import read_descriptor
 
 SUFFIXES = (".yml", ".yaml", ".json")
+# What sops adds to YAML, JSON and dotenv files.
+_SOPS = re.compile(rb"""\b(sops_)?mac["']?\s*[:=]\s*["']?ENC\[AES256_GCM""")
 
 
 def is_file(stem: str, path: Path) -> bool:
@@ -45,6 +48,9 @@ def read(path: Path) -> bytes:
     if data.startswith(b"$ANSIBLE_VAULT"):
         decrypt = f"decrypt a copy: ansible-vault decrypt --output COPY {path.name}"
         raise BadDefinition([f"ansible-vault has encrypted it: {decrypt}"])
+    if _SOPS.search(data):
+        decrypt = f"decrypt a copy: sops decrypt {path.name} >COPY"
+        raise BadDefinition([f"sops has encrypted it: {decrypt}"])
     return data
 
 
@@ -73,14 +79,13 @@ def document(data: bytes) -> object:
     return _yaml(data, numbers=True)
 
 
-def values(path: Path, *, booleans: bool = False) -> Mapping[str, object]:
+def values(path: Path) -> Mapping[str, object]:
     """A mapping of names to texts, or to such mappings. Raises BadDefinition.
 
-    With `booleans`, plain words like `yes` are booleans, as in YAML; otherwise they are texts. The caller
-    refuses lists, which can't be values of variables.
+    The caller refuses lists, which can't be values of variables.
     """
     data = read(path)
-    content = _json(data) if path.suffix == ".json" else _yaml(data, booleans=booleans)
+    content = _json(data) if path.suffix == ".json" else _yaml(data)
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -132,8 +137,8 @@ def dumped(documents: Iterable[object]) -> str:
     return str(_strict_yaml().dump(documents))
 
 
-def _yaml(data: bytes, *, numbers: bool = False, booleans: bool = False) -> object:
-    return _strict_yaml().load(data, numbers=numbers, booleans=booleans)
+def _yaml(data: bytes, *, numbers: bool = False) -> object:
+    return _strict_yaml().load(data, numbers=numbers)
 
 
 def _strict_yaml() -> ModuleType:

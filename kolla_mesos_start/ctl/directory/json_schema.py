@@ -276,10 +276,8 @@ READERS: Mapping[Any, Callable[..., Schema]] = {
     Fields.boolean: lambda default: BOOLEAN,
     Fields.integer: _integer,
     Fields.seconds: _seconds,
-    Fields.template: lambda default, form, number=False: (
-        _either(FORMS[form], NUMERIC) if number else FORMS[form]
-    ),
-    Fields.text: lambda default, form, secret=False: FORMS[form],
+    Fields.late: lambda default, form, number=False: _either(FORMS[form], NUMERIC) if number else FORMS[form],
+    Fields.early: lambda default, form, secret=False: FORMS[form],
     schema.command: lambda *default: COMMAND,
     schema.dependencies: _dependencies,
     schema.election: lambda: _or_null(_object(_properties("election"), ["position", "members", "start"])),

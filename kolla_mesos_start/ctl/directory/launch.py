@@ -125,12 +125,12 @@ def parse(
     hosts = _hosts(reading, top.mapping("hosts"))
     launch = LaunchFile(
         source,
-        top.text("tag", None, _bad_tag),
+        top.early("tag", None, _bad_tag),
         hosts,
         container_settings.read(reading, "defaults", top.raw("defaults"), hosts),
         _services(reading, top.mapping("services"), frozenset(services), hosts),
         _lines(reading, top),
-        top.text("zookeeper", None, _bad_hosts),
+        top.early("zookeeper", None, _bad_hosts),
     )
     if not reading.issues:
         _check_placed(reading, launch)

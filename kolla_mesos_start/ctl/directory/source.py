@@ -30,7 +30,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     from_parser,
     located,
 )
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
 

@@ -130,10 +130,6 @@ class _Definition(_Values):
     """Plain words mean what they mean in JSON."""
 
 
-class _Booleans(_Values):
-    """Every plain word is its text, except null and YAML's booleans."""
-
-
 def _resolve(loader: type[yaml.SafeLoader], kind: str, pattern: str, first: str) -> None:
     loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), list(first) or [""])
 
@@ -142,26 +138,18 @@ _resolve(_Values, "merge", r"<<\Z", "<")
 _resolve(_Values, "null", r"(~|null|)\Z", "~n")
 _resolve(_Values, "null", r"\Z", "")
 # add_implicit_resolver copies the present resolvers of the parent into a subclass.
-_resolve(
-    _Booleans,
-    "bool",
-    r"(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)\Z",
-    "yYnNtTfFoO",
-)
 _resolve(_Definition, "bool", r"(true|false)\Z", "tf")
 _resolve(_Definition, "int", r"-?(0|[1-9][0-9]*)\Z", "-0123456789")
 _resolve(_Definition, "float", r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z", "-0123456789")
 
 
-def load(data: bytes, *, numbers: bool, booleans: bool = False) -> object:
+def load(data: bytes, *, numbers: bool) -> object:
     """The content of the YAML; BadDefinition if it can't be read.
 
-    `numbers`: plain words may be numbers and booleans, as in JSON; `booleans`: they may be booleans, as in
-    YAML; else all are text.
+    `numbers`: plain words may be numbers and booleans, as in JSON; else all are text.
     """
-    kind = _Definition if numbers else _Booleans if booleans else _Values
     try:
-        return yaml.load(data, kind)  # A SafeLoader.
+        return yaml.load(data, _Definition if numbers else _Values)  # A SafeLoader.
     except yaml.MarkedYAMLError as error:
         raise BadDefinition([_placed(_plain(error, data), error.problem_mark)]) from None
     except yaml.YAMLError as error:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
-from kolla_mesos_start.ctl.terminal.suggestions import slip
+from kolla_mesos_start.ctl.text import slip
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.render.sandbox import syntax_error
 

@@ -22,7 +22,7 @@ from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import outdated
 from kolla_mesos_start.ctl.live.outdated import OutdatedContainer
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk import acls, publication, published, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.published import Nodes

@@ -11,7 +11,7 @@ from kolla_mesos_start.ctl.live.cause import Cause
 from kolla_mesos_start.ctl.live.election import ABSENT, CANDIDATE, ElectionHost, LiveElection
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.model import LiveService
-from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.election import decide
 
 NO_POSITION, ELECTING, WAITS, REFUSED = "no position", "electing", "election waits", "election refused"

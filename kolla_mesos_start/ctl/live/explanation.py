@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from kolla_mesos_start.ctl.directory.findings import counted
+from kolla_mesos_start.ctl.invocation import Line
 from kolla_mesos_start.ctl.live import causes, service_causes
 from kolla_mesos_start.ctl.live.cause import MAY_SEEM, Cause, service_node
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
-from kolla_mesos_start.ctl.terminal.lines import Line
 
 COLUMN = 12  # characters of what comes before the text
 

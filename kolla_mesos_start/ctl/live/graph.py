@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kolla_mesos_start.ctl.invocation import Line
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
-from kolla_mesos_start.ctl.terminal.lines import Line
 from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING
 

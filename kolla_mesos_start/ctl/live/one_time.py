@@ -14,8 +14,7 @@ from typing import Callable, NamedTuple
 
 from kolla_mesos_start.ctl.directory.directory import VARIABLES
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, nearest
-from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.text import NotThere, nearest, operator
 from kolla_mesos_start.ctl.validate.rules import build_graph
 from kolla_mesos_start.ctl.zk import connection, services
 from kolla_mesos_start.ctl.zk.connection import (

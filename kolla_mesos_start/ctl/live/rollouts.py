@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.ctl.live.cause import listed
 from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk.containers import Container
-from kolla_mesos_start.report import REFRESH_FAILED
 
-# What keeps a container from being current. BLOCKED: another one has failed, and must become ready first.
-REFRESHING, FAILED, BLOCKED, RESTART = KINDS = ("refreshing", "failed", "blocked", "restart")
-WORDS = {REFRESHING: "refreshing", FAILED: "refresh failed", BLOCKED: "blocked", RESTART: "restart needed"}
+# What keeps a container from being current.
+REFRESHING, FAILED, RESTART = KINDS = ("refreshing", "failed", "restart")
+WORDS = {REFRESHING: "refreshing", FAILED: "refresh failed", RESTART: "restart needed"}
 
 
 class NotCurrent(NamedTuple):
-    """A container that is not current; `since` in seconds since the epoch. `id`: it may be gone."""
+    """A container that is not current; `since` in seconds since the epoch."""
 
     kind: str
     host: str
@@ -60,21 +59,19 @@ class RolloutState(NamedTuple):
 
 
 def state(service: LiveService) -> RolloutState:
-    """The state of a service's rollout. A container that died while it refreshed counts as a failed one."""
+    """The state of a service's rollout."""
     containers = service.live
-    gone = [each for each in service.gone if each.why == "refresh"]
     others = [_not_current(each) for each in containers if not each.is_current]
-    others += [NotCurrent(FAILED, each.host, "", each.since) for each in gone]
     current = sum(each.is_current for each in containers)
     is_kept = any(why_keep(service, each, time.time()) for each in containers)
     restart = "older" if is_kept else WORDS[RESTART]
-    return RolloutState(current, len(containers) + len(gone), others, restart)
+    return RolloutState(current, len(containers), others, restart)
 
 
 def _not_current(container: Container) -> NotCurrent:
     kind, since = RESTART, min((each.since for each in container.older), default=container.written)
     if container.keeps_old_files:
-        kind, since = FAILED if container.code == REFRESH_FAILED else BLOCKED, container.written
+        kind, since = FAILED, container.written
     elif container.is_refreshing:
         kind = REFRESHING
     return NotCurrent(kind, container.host, container.id, since)

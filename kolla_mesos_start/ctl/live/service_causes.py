@@ -12,7 +12,7 @@ from kolla_mesos_start.ctl.live import election_causes
 from kolla_mesos_start.ctl.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
-from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.report import CHECK, REFRESH_FAILED
@@ -24,7 +24,6 @@ CHECK_FAILS = "the daemon runs: correct its configuration, or `ready` in its def
 CORRECT_REFRESH = "; correct that and publish, or run `kolla_mesos_start refresh` in the container"
 # What happened to a container that was ready, by `GoneContainer.why`, with the time since then.
 GONE = {
-    "refresh": "it has not come back from its refresh, begun {} ago",
     "ended": "its daemon ended {} ago",
     "killed": "it became ready {} ago; it or its registrar was killed, or its host was lost",
 }
@@ -94,10 +93,8 @@ def _is_slow(container: Container, now: float) -> bool:
 
 
 def _of_refreshes(service: LiveService, now: float) -> Iterator[Cause]:
-    """Refreshes that run or have failed, and containers that disappeared during one."""
+    """Refreshes that run or have failed."""
     path = service.daemon
-    if not service.is_up or not all(each.is_current for each in service.containers):
-        yield from _of_gone(service, [each for each in service.gone if each.why == "refresh"], now)
     for each in service.containers:
         is_over = each.needs_restart and not each.keeps_old_files and not each.is_refreshing
         if each.stage == "ready" and each.reason and not is_over:
@@ -232,7 +229,7 @@ def _of_containers(service: LiveService, found: Set[str], now: float, published:
     left.update({each.host: each.left for each in service.gone})
     recent = set(sorted(left, key=lambda host: -left[host])[: max(missing, 0)])
     ended = {each.host for each in service.ended}
-    gone = [each for each in service.gone if each.host in recent - ended and each.why != "refresh"]
+    gone = [each for each in service.gone if each.host in recent - ended]
     # Then the election names the missing hosts.
     is_named = election_causes.WAITS in found
     for each in ends(service):
@@ -258,9 +255,8 @@ def _of_gone(service: LiveService, gone: Sequence[GoneContainer], now: float) ->
             since = max(each.since for each in found)
             hosts = sorted(each.host for each in found)
             text = f"{path} on {listed(hosts)}: its container is gone; {words.format(lasting(now - since))}"
-            kind = "refresh failed" if why == "refresh" else "gone"
             at = since if why == "ended" else None  # When one was killed is unknown.
-            yield Cause(kind, f"{text}; {see(service, hosts[0])}, and start it again", (path,), at=at)
+            yield Cause("gone", f"{text}; {see(service, hosts[0])}, and start it again", (path,), at=at)
 
 
 def ends(service: LiveService) -> list[EndedStart]:

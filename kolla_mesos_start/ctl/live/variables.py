@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing, nearest
+from kolla_mesos_start.ctl.text import NotThere, existing, nearest
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection, containers, published, services, status_records
 from kolla_mesos_start.ctl.zk.connection import OperatorClient

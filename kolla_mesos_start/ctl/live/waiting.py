@@ -17,7 +17,7 @@ from kolla_mesos_start.ctl.live.cause import OF_ALL, Cause
 from kolla_mesos_start.ctl.live.mirror import named
 from kolla_mesos_start.ctl.live.model import EndedStart, LiveDeployment, LiveService
 from kolla_mesos_start.ctl.live.service_causes import ends
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 

@@ -78,33 +78,13 @@ class Mounted(NamedTuple):
     content: bytes | None
 
 
-class HostAccess(NamedTuple):
-    """What a container may do beyond the usual: most only with the host's consent.
-
-    `limits` are soft:hard by the names of ulimit. `namespaces` are those of the host: pid, ipc, cgroup.
-    """
-
-    new_privileges: bool = False
-    privileged: bool = False
-    namespaces: Sequence[str] = ()
-    limits: Mapping[str, str] = MappingProxyType({})
-    security_options: Sequence[str] = ()
-    devices: Sequence[str] = ()
-
-    @property
-    def is_confined(self) -> bool:
-        """Whether no program may get more rights than it was started with."""
-        return not (self.new_privileges or self.privileged)
-
-
 class Workload(NamedTuple):
     """The containers of one service, which are all alike.
 
     `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
-    any if there are none. `is_each`: it has one on each of them. A task ends once its commands are done.
+    any if there are none. A task ends once its commands are done.
     `generations` are those of its one-time commands. `env` holds all that the agent needs, but where the
-    secrets are mounted: `variables` and `credential` are their names. Where launch.yml names no network it is
-    the launcher's usual one.
+    secrets are mounted. Where launch.yml names no network it is the launcher's usual one.
     """
 
     service: str
@@ -114,27 +94,35 @@ class Workload(NamedTuple):
     image: str
     env: Mapping[str, str]
     replicas: int
-    is_each: bool
     hosts: Sequence[str]
     generations: Sequence[str]
     stop_grace: float
     drains: bool
     ports: Sequence[int]
-    volumes: Sequence[Volume]
     mounted: Sequence[Mounted]
-    cpu: int | None
-    memory: int | None
-    user: int | None
-    read_only: bool
-    capabilities: Sequence[str]
-    variables: str | None
-    credential: str | None
-    on_host_network: bool
-    on_own_network: bool
-    access: HostAccess = HostAccess()
-    stop_signal: str = TERM
-    start_timeout: int | None = None
+    settings: ContainerSettings
     argv: Sequence[str] = ARGV
+
+    @property
+    def is_each(self) -> bool:
+        """Whether it has one on each of its hosts."""
+        return self.settings.replicas == EACH
+
+    @property
+    def on_host_network(self) -> bool:
+        return self.settings.network == HOST
+
+    @property
+    def on_own_network(self) -> bool:
+        return self.settings.network == OWN
+
+    @property
+    def volumes(self) -> Sequence[Volume]:
+        return self.settings.volumes or ()
+
+    @property
+    def stop_signal(self) -> str:
+        return self.settings.stop_signal or TERM
 
     @property
     def instances(self) -> int:
@@ -161,22 +149,22 @@ class Workload(NamedTuple):
     def directories(self) -> Sequence[Volume]:
         """The volumes of launch.yml and, with a read-only root, the directories that the agent writes to."""
         paths = {each.path for each in self.volumes}
-        written = WRITTEN if self.read_only else ()
+        written = WRITTEN if self.settings.read_only else ()
         return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
 
     @property
     def secrets(self) -> Mapping[str, str]:
         """The names of the mounted secrets, by their paths."""
-        found = {VARIABLES_DIR: self.variables, CREDENTIAL_DIR: self.credential}
+        found = {VARIABLES_DIR: self.settings.variables, CREDENTIAL_DIR: self.settings.credential}
         return {path: name for path, name in found.items() if name}
 
     @property
     def environ(self) -> Mapping[str, str]:
         """`env` and the paths of the secrets. Values of launch.yml take precedence."""
         places = {}
-        if self.variables:
+        if self.settings.variables:
             places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
-        if self.credential:
+        if self.settings.credential:
             places["KOLLA_ZK_AUTH_FILE"] = f"{CREDENTIAL_DIR}/{CREDENTIAL}"
         return {**self.env, **{name: value for name, value in places.items() if name not in self.env}}
 
@@ -188,7 +176,11 @@ class Workload(NamedTuple):
     @property
     def liveness(self) -> Sequence[str]:
         """The probe after whose failure the launcher restarts a container. A failed check is no reason."""
-        return HEALTH if self.start_timeout is None else (*HEALTH, "--started", str(self.start_timeout))
+        return (
+            HEALTH
+            if self.settings.start_timeout is None
+            else (*HEALTH, "--started", str(self.settings.start_timeout))
+        )
 
     @property
     def grace(self) -> int:
@@ -299,7 +291,6 @@ class _WorkloadReader:
         self.known = _known(deployment, site, service)
 
     def workload(self, name: str) -> Workload:
-        settings = self.settings
         document = load(self.service.definition)
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
@@ -312,41 +303,16 @@ class _WorkloadReader:
             image=self.image(),
             env=self.env(graph, ports),
             replicas=1 if replicas is None else replicas,
-            is_each=settings.replicas == EACH,
             hosts=self.launch.hosts_of(self.service.name),
             generations=sorted({each.generation for each in graph.steps if each.generation}),
             stop_grace=max((step.stop_seconds for step in graph.steps), default=0),
             drains=bool(graph.daemon and graph.daemon.drains),
             ports=ports,
-            volumes=settings.volumes or (),
             mounted=_mounted(graph, self.service.files),
-            cpu=settings.cpu,
-            memory=settings.memory,
-            user=settings.user,
-            read_only=bool(settings.read_only),
-            capabilities=settings.capabilities or (),
-            variables=settings.variables,
-            credential=settings.credential,
-            on_host_network=settings.network == HOST,
-            on_own_network=settings.network == OWN,
-            access=self.access(),
-            stop_signal=settings.stop_signal or TERM,
-            start_timeout=settings.start_timeout,
+            settings=self.settings,
         )
         self.check_places(found)
         return found
-
-    def access(self) -> HostAccess:
-        settings = self.settings
-        namespaces = {"pid": settings.pid, "ipc": settings.ipc, "cgroup": settings.cgroup}
-        return HostAccess(
-            bool(settings.new_privileges),
-            bool(settings.privileged),
-            [name for name, value in namespaces.items() if value == HOST],
-            settings.limits or {},
-            settings.security_options or (),
-            settings.devices or (),
-        )
 
     def check_places(self, workload: Workload) -> None:
         """Check that each path is mounted once and contains no separator of a runtime."""

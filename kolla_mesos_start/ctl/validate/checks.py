@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
-from kolla_mesos_start.definition import argv
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.definition.forms import ANY, DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
@@ -331,42 +330,6 @@ def _cannot_retire(owner: ServiceReading, graph: Graph, path: str, name: str) ->
     return "" if target.generation else "it has no generation"
 
 
-def variables_that_a_shell_drops(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    """dash passes on only variables whose names it could use itself."""
-    for each in readings:
-        for command in each.graph.steps if each.graph else ():
-            # An impossible name is an error already.
-            names = [
-                name for name, _ in command.env if re.fullmatch(r"(?![A-Za-z_]\w*\Z)[^=\0]+", name, re.A)
-            ]
-            for name in names if any(map(_runs_a_shell, _commands(command))) else ():
-                message = (
-                    f"the shell of {command.name} may drop {name!r}, which is no name in a shell: rename"
-                    " it, or write the command as a list without a shell"
-                )
-                yield ServiceIssue(WARNING, each.name, sublabel(f"{command.label}.env", name), message)
-
-
-def _commands(command: Command) -> Iterator[str | tuple[str, ...]]:
-    """The command and those of its settings, which have the same environment."""
-    yield command.command
-    for each in (command.ready, command.on_change):
-        if each and each.kind == "command" and isinstance(each.value, (str, tuple)):
-            yield each.value
-    if command.before_stop:
-        yield command.before_stop.command
-    if command.election:
-        yield command.election.start
-    yield from (file.check for file in command.files if file.check)
-
-
-def _runs_a_shell(command: str | tuple[str, ...]) -> bool:
-    try:
-        return argv.parse(command).argv[0].rpartition("/")[2] in ("sh", "dash", "ash")
-    except ValueError:
-        return False  # Reported as an error.
-
-
 def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     for each in readings:
         for steps in each.steps.values():
@@ -377,7 +340,7 @@ def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[ServiceIs
     """Different files with the same `dest`, and a `dest` below another one."""
     places: dict[str, tuple[Command, File]] = {}
     for step in steps:
-        for file in step.files:
+        for file in step.command.files:
             command, other = places.setdefault(normpath(file.dest), (step.command, file))
             if other != file:
                 message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
@@ -405,7 +368,7 @@ def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssu
     for each in readings:
         for host in each.hosts:
             daemon = next((step for step in each.steps.get(host, ()) if step.command.is_daemon), None)
-            port = daemon and daemon.ready and _port(daemon.ready)
+            port = daemon and daemon.command.ready and _port(daemon.command.ready)
             other = users.setdefault((host, port), each.name) if port else each.name
             if other != each.name:
                 label = f"service.{DAEMON}.ready"
@@ -416,8 +379,8 @@ def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssu
 def checks_at_no_port(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """URLs with an impossible port; the agent's parser checks that of `tcp`."""
     for each in readings:
-        for daemon in (step for steps in each.steps.values() for step in steps if step.ready):
-            if daemon.ready and daemon.ready.kind == "http" and _bad_port(str(daemon.ready.value)):
+        for ready in (step.command.ready for steps in each.steps.values() for step in steps):
+            if ready and ready.kind == "http" and _bad_port(str(ready.value)):
                 message = "expected a port from 1 to 65535 in its URL"
                 yield ServiceIssue(ERROR, each.name, f"service.{DAEMON}.ready.http", message)
 
@@ -494,7 +457,6 @@ CHECKS = (
     mixed_generations,
     generations_that_cannot_be,
     retirements,
-    variables_that_a_shell_drops,
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,

@@ -30,7 +30,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     located,
 )
 from kolla_mesos_start.ctl.directory.templates import BadTemplate, Template, no_comments
-from kolla_mesos_start.ctl.terminal.suggestions import nearest
+from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.ctl.validate import checks
 from kolla_mesos_start.ctl.validate.checks import ServiceReading
 from kolla_mesos_start.ctl.zk import services

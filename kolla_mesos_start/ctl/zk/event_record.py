@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.text import operator
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import (
     ChangedMeanwhile,

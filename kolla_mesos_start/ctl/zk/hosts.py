@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, nearest
+from kolla_mesos_start.ctl.text import NotThere, nearest
 from kolla_mesos_start.ctl.zk import connection, containers, services, status_records
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import UNKNOWN_HOST

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.terminal.user import operator
+from kolla_mesos_start.ctl.text import operator
 from kolla_mesos_start.ctl.zk import connection, event_record, published
 from kolla_mesos_start.ctl.zk.connection import (
     ChangedMeanwhile,
@@ -24,7 +24,7 @@ from kolla_mesos_start.ctl.zk.connection import (
     log,
 )
 from kolla_mesos_start.errors import AgentError, TooLarge
-from kolla_mesos_start.tree.publication import PUBLICATION, PublicationMark, unfinished
+from kolla_mesos_start.tree.codec import PUBLICATION, PublicationMark, unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.lock import Queues

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere, existing
+from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import read_tree
-from kolla_mesos_start.definition.forms import bad_service
+from kolla_mesos_start.definition.forms import RESTARTED, bad_service
 from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.render.context import file_text, variable_names
@@ -70,7 +70,8 @@ def follows(definition: bytes) -> bool:
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; invalid templates are ignored."""
-    return frozenset().union(*(names_in(text) for _, text in template_texts(definition, files)))
+    found = frozenset().union(*(names_in(text) for _, text in template_texts(definition, files)))
+    return found | {RESTARTED} if follows(definition) else found
 
 
 def template_texts(definition: bytes, files: Mapping[str, bytes]) -> Iterator[tuple[str, Text]]:

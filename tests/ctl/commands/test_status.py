@@ -9,7 +9,7 @@ import pytest
 
 from kolla_mesos_start.ctl.commands import status
 from kolla_mesos_start.ctl.live.model import LiveDeployment
-from kolla_mesos_start.ctl.terminal.durations import lasting
+from kolla_mesos_start.ctl.text import lasting
 from tests.ctl.trees import NOW, container, definition, deployment, one_time, ready
 from tests.large import znodes
 

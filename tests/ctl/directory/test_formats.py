@@ -239,9 +239,12 @@ def test_a_text_is_one_to_whoever_reads_the_yaml(text: str) -> None:
         ),
         ("db: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3661\n", "a value that ansible-vault has encrypted"),
         ("a:\n  b: !vault x\n", "a value that ansible-vault has encrypted"),
+        ("a: x\nsops:\n    mac: ENC[AES256_GCM,data:3661]\n", "sops decrypt passwords.yml >COPY"),
+        ('{"sops": {\n\t"mac": "ENC[AES256_GCM,data:3661]"}}', "sops has encrypted it: decrypt a copy"),
+        ("a=x\nsops_mac=ENC[AES256_GCM,data:3661]\n", "sops has encrypted it: decrypt a copy"),
     ],
 )
-def test_what_ansible_vault_has_encrypted_is_named(tmp_path: Path, text: str, expected: str) -> None:
+def test_what_is_encrypted_is_named(tmp_path: Path, text: str, expected: str) -> None:
     """It would be published as it is; no cipher text is shown."""
     file = tmp_path / "passwords.yml"
     file.write_text(text)

@@ -9,7 +9,7 @@ import pytest
 
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service, Values
 from kolla_mesos_start.ctl.directory.instances import wanted, with_instances
-from kolla_mesos_start.ctl.up.plan import plan
+from kolla_mesos_start.ctl.up.deployment import plan
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition
 from tests.ctl import trees

@@ -132,13 +132,6 @@ CASES: dict[str, tuple[Any, ...]] = {
         "keep: web/daemon on web0 runs an older definition (changed 1 min ago): keep it while the new version"
         " fails on h1: correct that and publish, or publish the old version again",
     ),
-    "its refresh waits for another instance that failed": (
-        {
-            **ready("db", "1"),
-            **one("db", container("ready", "its turn: no other refreshes", code="refresh-stuck")),
-        },
-        "refresh failed: db/daemon on web1 is ready; its turn: no other refreshes",
-    ),
     "failed": (
         {"job": TASK, STATE: "error", DETAIL: FAILED},
         f"failed: job/sync {FAILED_THERE} job there, correct the cause, and start it again",
@@ -567,24 +560,6 @@ CASES: dict[str, tuple[Any, ...]] = {
         (
             "gone: web/daemon on h1: its container is gone; it became ready 1 min ago; it or its"
             " registrar was killed, or its host was lost; see its log, and start it again"
-        ),
-    ),
-    "killed by its refresh": (
-        {
-            "web": {
-                "service": {
-                    "instances": 2,
-                    "daemon": {"command": "x", "on_change": {"signal": "HUP"}, "width": 1},
-                }
-            },
-            **ready("web", "1"),
-            "status/global/web/daemon/refreshes/slots/2__party__": "1f h1",
-            "status/h1/web/daemon": "running",
-            "status/h1/web/daemon/ready": "",
-        },
-        (
-            "refresh failed: web/daemon on h1: its container is gone; it has not come back from its refresh,"
-            " begun 1 min ago; see its log, and start it again"
         ),
     ),
     "a cycle": (

@@ -10,7 +10,7 @@ import pytest
 from kolla_mesos_start.ctl.directory.container_settings import ContainerSettings
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service, Values
 from kolla_mesos_start.ctl.directory.launch import LaunchFile
-from kolla_mesos_start.ctl.up.plan import pairs, plan, ports_in, with_roles
+from kolla_mesos_start.ctl.up.deployment import pairs, plan, ports_in, with_roles
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
 NOTHING = Values({}, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.ctl.terminal.suggestions import NotThere
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk.services import (
     chosen,
     counted_commands,

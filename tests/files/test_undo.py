@@ -32,16 +32,6 @@ def fail_rename_to(failing: str) -> None:
     setattr(os, "rename", renamed)  # noqa: B010 (its type is another one)
 
 
-def test_all_files_are_placed_or_none(root: None, home: Path, uid: int) -> None:
-    """A file that can't be written keeps the others from being changed; what was changed is undone."""
-    write(home / "a.conf", b"old", uid, 0o640)
-    (home / "b.conf").mkdir()
-    before = held(home)
-    wanted = [content(home / name, b"new", name=name) for name in ("a.conf", "new.conf", "b.conf")]
-    assert "b.conf is a directory" in in_child(lambda: place(wanted, can_undo=True), uid).reason
-    assert held(home) == before
-
-
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_failure_in_the_middle_leaves_the_files_as_they_were(home: Path, uid: int, failing: int) -> None:
     """The disk may fail after the first file is in its place; a file that was not there goes again."""
