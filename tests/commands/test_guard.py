@@ -365,8 +365,8 @@ def test_a_group_without_its_leader_is_signalled_only_if_a_descendant_is_in_it(
     groups: list[int] = []
     found = {401: descendant_group} if descendant_group else {}
     monkeypatch.setattr(guard_module, "descendants", lambda: found)
-    monkeypatch.setattr(guard_module.os, "killpg", lambda group, signum: groups.append(group))
-    monkeypatch.setattr(guard_module.os, "kill", lambda pid, signum: None)
+    monkeypatch.setattr(os, "killpg", lambda group, signum: groups.append(group))
+    monkeypatch.setattr(os, "kill", lambda pid, signum: None)
     leader: Any = SimpleNamespace(pid=400, status=0, signal=lambda signum: None)
     RunningCommand(leader, None, 1.0).signal_all(signal.SIGTERM)
     assert groups == signalled
