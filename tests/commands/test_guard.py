@@ -13,11 +13,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
-from kolla_mesos_start.commands.guard import frame, now, unframe
+from kolla_mesos_start.commands import guard as guard_module
+from kolla_mesos_start.commands.guard import RunningCommand, frame, now, unframe
 from tests.guarded import HANDSHAKE_TIMEOUT, PATH, SLEEP, TREES, BareGuard, lives, state
 from tests.waiting import eventually
 
@@ -352,6 +355,21 @@ def test_term_is_sent_once() -> None:
         guard.send("end", 0.5)
         guard.ended()
         assert guard.read(lambda text: text.count(b"term") >= 2).count(b"term") == 2
+
+
+@pytest.mark.parametrize(("descendant_group", "signalled"), [(None, []), (500, []), (400, [400])])
+def test_a_group_without_its_leader_is_signalled_only_if_a_descendant_is_in_it(
+    monkeypatch: pytest.MonkeyPatch, descendant_group: int | None, signalled: list[int]
+) -> None:
+    """Otherwise another process may have got the leader's id."""
+    groups: list[int] = []
+    found = {401: descendant_group} if descendant_group else {}
+    monkeypatch.setattr(guard_module, "descendants", lambda: found)
+    monkeypatch.setattr(os, "killpg", lambda group, signum: groups.append(group))
+    monkeypatch.setattr(os, "kill", lambda pid, signum: None)
+    leader: Any = SimpleNamespace(pid=400, status=0, signal=lambda signum: None)
+    RunningCommand(leader, None, 1.0).signal_all(signal.SIGTERM)
+    assert groups == signalled
 
 
 def test_end_shortens_the_grace_of_left_overs() -> None:

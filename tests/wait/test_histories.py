@@ -505,6 +505,13 @@ def test_a_pause_holds_up_nothing_that_is_read_anyway(event: str) -> None:
     assert knowledge.complete
 
 
+def test_what_is_no_longer_wanted_is_not_read() -> None:
+    knowledge, query = WatchState(), data_of(SYNC)
+    knowledge.want([query])
+    knowledge.want([])
+    assert (knowledge.due(), knowledge.complete) == (set(), True)
+
+
 # -- the registrar ------------------------------------------------------------------------------------
 
 FIRST, PREVIOUS_RUN, SOMEBODY = 1, 77, 99  # sessions
