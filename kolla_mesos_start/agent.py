@@ -37,7 +37,7 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
@@ -108,8 +108,13 @@ class Agent:
     """One start of one container.
 
     `stage` and `command`: what it is doing. `client` is None until it begins to connect, `bootstrap` until
-    commands may run.
+    commands may run. The attributes without a value belong to the stages: each is set by the first one that
+    knows it.
     """
+
+    settings: Settings
+    preparer: Preparer
+    tree: StatusTree
 
     def __init__(self) -> None:
         self.stage = "environment"
@@ -126,56 +131,50 @@ class Agent:
 
     def run(self) -> int:
         """Run all stages. Returns the exit status of a task; a daemon replaces this process instead."""
-        settings = self._read_environment()
-        _warn_of_world_readable(settings)
-        report = self.report = Report(StateFile.take(settings.run_dir))
-        preparer = self._connect(
-            settings,
-            lambda cause: report.write(
-                "waiting", f"for a connection to ZooKeeper at {settings.hosts}: {cause}"
-            ),
-        )
+        self._read_environment()
+        self._warn_of_world_readable()
+        self.report = Report(StateFile.take(self.settings.run_dir))
+        self._connect()
 
         from kolla_mesos_start.tree.published import Changed
 
         while True:
             try:
-                return self._run_graph(settings, preparer, report)
+                return self._run_graph(self.report)
             except Changed as changed:
                 log.warning("%s: beginning again from it", changed)
                 self._end_guard()
                 self.bootstrap, self.command, self.begins_again = None, None, True
 
-    def _run_graph(self, settings: Settings, preparer: Preparer, report: Report) -> int:
+    def _run_graph(self, report: Report) -> int:
         """Run the stages from `read` on, for the definition that is published now."""
-        tree = self._read(settings, preparer, report)
-        registration = self._register(settings, tree, preparer, report)
+        self._read(report)
+        self._register(report)
 
         from kolla_mesos_start.wait.waiting import Waiting
 
         self._reach("wait")
-        waiting = Waiting(
-            tree, report, settings.wait_timeout, settings.generation, partial(_published_generation, preparer)
-        )
-        candidacy = self._candidacy(settings, tree, registration, report)
+        settings, preparer = self.settings, self.preparer
+        published = partial(_published_generation, preparer)
+        waiting = Waiting(self.tree, report, settings.wait_timeout, settings.generation, published)
+        candidacy = self._candidacy(report)
         preparer.election = None
         result: Result | None = None
         for runnable in waiting:
             if candidacy and runnable.command.is_daemon:
-                self._check_generation(settings, tree, report)
+                self._check_generation(report)
                 self.stage, self.command = "election", runnable.command.path
                 result = candidacy.elect()
                 preparer.election = result.values
             try:
-                render = partial(self._render, settings, preparer, runnable, report)
-                prepared = self._when_addressed(render, settings, tree, report, runnable)
+                prepared = self._when_addressed(partial(self._render, runnable, report), report, runnable)
             except (BadDefinition, CannotRender):
-                _raise_if_changed(tree)
+                _raise_if_changed(self.tree)
                 raise
-            report.renew(_facts(settings, tree, prepared))
+            report.renew(self._facts(prepared))
             if runnable.command.is_daemon:
-                self._check_generation(settings, tree, report)
-                self._become_daemon(settings, prepared, registration, report, candidacy, result)
+                self._check_generation(report)
+                self._become_daemon(prepared, report, candidacy, result)
             elif candidacy and runnable.command.path == candidacy.position_command:
                 self._reach("bootstrap", runnable.command.path)
                 candidacy.read_position(prepared)
@@ -187,15 +186,15 @@ class Agent:
                 if candidacy:
                     candidacy.forget_position()
             self.stage, self.command = "wait", None
-        return self._finish(settings, report)
+        return self._finish(report)
 
     def check(self, show: bool) -> int:
         """Print what a start would do to this container's files. Writes nothing. 1: a file would change."""
-        settings = self._read_environment()
-        _warn_of_world_readable(settings)
+        self._read_environment()
+        self._warn_of_world_readable()
         self.termination_log = None  # It is only for the end of the container.
-        preparer = self._connect(settings, lambda cause: None)
-        self.stage = "read"
+        self._connect()
+        self.stage, preparer = "read", self.preparer
         graph, _ = preparer.read_graph(preparer.published.definition())
         if graph.daemon and graph.daemon.election:
             from kolla_mesos_start.election.words import example
@@ -225,12 +224,13 @@ class Agent:
 
         try:
             # A refresh waits for ZooKeeper as long as the daemon runs.
-            settings = self._read_environment()._replace(connect_timeout=None)
+            self._read_environment()
+            self.settings = self.settings._replace(connect_timeout=None)
             wanted = end_with(self.loop, registrar)
-            preparer = self._connect(settings, lambda cause: None)
-            preparer.election = election
+            self._connect()
+            self.preparer.election = election
             self.stage = "refresh"
-            write(refresh(preparer, settings, listed, started, notified, wanted))
+            write(refresh(self.preparer, self.settings, listed, started, notified, wanted))
         except AgentError as error:
             write(Refreshed(self.client.seen if self.client else {}, error.reason))
             raise
@@ -246,29 +246,25 @@ class Agent:
         logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
         self.termination_log = environment.termination_log(os.environ)
 
-    def _read_environment(self) -> Settings:
+    def _read_environment(self) -> None:
         """Parse the environment. Signals are handled from here on."""
         self._on_stop_signals(STOP_SIGNALS, self._on_stop)
         # Process 1 and the parent of a dead guard get orphans.
         self.loop.on_signal(signal.SIGCHLD, lambda signum: reap())
         self.loop.call_at(now() + COLLECT_GARBAGE_AFTER, _collect_garbage_again)
         self.configure_log()
-        settings = environment.parse(os.environ)
+        settings = self.settings = environment.parse(os.environ)
         self._on_stop_signals([settings.stop_signal], self._on_stop)
         logs.configure(settings.loglevel, settings.json_logs)
         for unknown in settings.unknown:
             log.warning("%s", unknown)
         self.termination_log = settings.termination_log
-        return settings
 
-    def _connect(self, settings: Settings, report: Callable[[str], object]) -> Preparer:
-        """Connect to ZooKeeper. Meanwhile the next stages are imported.
-
-        `report` is called with the cause of each failed attempt.
-        """
+    def _connect(self) -> None:
+        """Connect to ZooKeeper, and report why that fails. Meanwhile the next stages are imported."""
         from kolla_mesos_start.zookeeper.client import Client
 
-        self.stage = "connect"
+        self.stage, settings = "connect", self.settings
         client = self.client = Client(
             settings.servers, settings.session_timeout, settings.znode_acl, self.loop
         )
@@ -283,70 +279,66 @@ class Agent:
         from kolla_mesos_start.tree.znodes import Znodes
 
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
-        preparer = Preparer(settings, Published(client, znodes), cache(partial(_host_facts, settings)))
-        client.connect(settings.connect_timeout, report)
-        return preparer
+        self.preparer = Preparer(settings, Published(client, znodes), cache(partial(_host_facts, settings)))
 
-    def _read(self, settings: Settings, preparer: Preparer, report: Report) -> StatusTree:
+        def tell(cause: str) -> None:
+            if self.report:
+                what = f"for a connection to ZooKeeper at {settings.hosts}: {cause}"
+                self.report.write("waiting", what)
+
+        client.connect(settings.connect_timeout, tell)
+
+    def _read(self, report: Report) -> None:
         """Wait until the definition is published, and read it as a graph of commands."""
         from kolla_mesos_start.tree.ended import FailureRecord
 
-        self.stage = "read"
-        published = preparer.published
+        self.stage, settings = "read", self.settings
+        published = self.preparer.published
         definition = published.await_definition(report, settings.wait_timeout)
-        self._use_recorded_acl(settings, published)
+        self._use_recorded_acl(published)
         self.ended = FailureRecord(published.client, published.znodes, settings.logs)
-        graph, stamps = preparer.read_graph(definition)
-        _warn_of_pods(settings, graph)
-        _warn_of_generations(settings, graph)
+        graph, stamps = self.preparer.read_graph(definition)
+        if settings.host_is_pod:
+            _warn_of_pod(graph.local_dependencies)
+        if settings.generation is None:
+            _warn_of_generations(graph)
         if graph.daemon and graph.daemon.on_change:
             from kolla_mesos_start.daemon.refresh import refuse_restart
 
-            refuse_restart(settings, graph)
+            refuse_restart(settings.supervise, graph)
 
         from kolla_mesos_start.tree.status import StatusTree
 
-        return StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
+        self.tree = StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
-    def _use_recorded_acl(self, settings: Settings, published: Published) -> None:
+    def _use_recorded_acl(self, published: Published) -> None:
         """Unless KOLLA_ZK_ACL is set, create znodes with the ACL that was published for this service."""
         # An agent without an identity would lock itself out.
-        if settings.acl == (environment.WORLD,) and settings.has_identity:
+        if self.settings.acl == (environment.WORLD,) and self.settings.has_identity:
             recorded = published.recorded_acl()
             if recorded:
                 acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
                 published.client.create_with(acl)
 
-    def _register(
-        self, settings: Settings, tree: StatusTree, preparer: Preparer, report: Report
-    ) -> Registration | None:
+    def _register(self, report: Report) -> None:
         """Claim the role, and register this container."""
-        self.stage = "register"
+        self.stage, tree = "register", self.tree
         tree.start(meanwhile=lambda: _import_what_follows(tree.graph))
         if tree.graph.commands:
             from kolla_mesos_start.commands.bootstrap import Bootstrap
 
             self.bootstrap = Bootstrap(tree)
-            self.bootstrap.guard  # noqa: B018 (it starts while we wait)
+            self.bootstrap.start_guard()  # It starts while we wait.
         from kolla_mesos_start.daemon.identity import register
 
         before = self.registration
-        self.registration = self._when_addressed(
-            partial(register, settings, tree, preparer.facts, report), settings, tree, report
-        )
+        work = partial(register, self.settings, tree, self.preparer.facts, report)
+        self.registration = self._when_addressed(work, report)
         if self.registration is None:
             for path, _ in before.presence if before else ():
                 tree.client.ephemerals.discard(path)  # The previous definition had a daemon.
-        return self.registration
 
-    def _when_addressed(
-        self,
-        work: Callable[[], T],
-        settings: Settings,
-        tree: StatusTree,
-        report: Report,
-        runnable: Runnable | None = None,
-    ) -> T:
+    def _when_addressed(self, work: Callable[[], T], report: Report, runnable: Runnable | None = None) -> T:
         """The result of `work`, once the addresses that it needs exist."""
 
         def tell(why: str) -> None:
@@ -357,17 +349,17 @@ class Agent:
 
         def check() -> None:
             if runnable is None:  # Nothing has run.
-                tree.raise_if_changed()
+                self.tree.raise_if_changed()
 
         try:
             return work()
         except NoAddress:
             from kolla_mesos_start.host.network import when_addressed  # Most hosts are ready before.
-        return when_addressed(work, self.loop, settings.wait_timeout, tell, check)
+        return when_addressed(work, self.loop, self.settings.wait_timeout, tell, check)
 
-    def _render(self, settings: Settings, preparer: Preparer, runnable: Runnable, report: Report) -> Prepared:
+    def _render(self, runnable: Runnable, report: Report) -> Prepared:
         """Render the command, and write its files unless COPY_ONCE is set and an earlier start wrote them."""
-        command = runnable.command
+        command, settings, preparer = runnable.command, self.settings, self.preparer
         self.stage, self.command = "render", command.path
         if not command.files:
             return preparer.prepare(command)
@@ -381,12 +373,12 @@ class Agent:
         prepared = preparer.prepare(command)
         if copied:
             copied.require()
-        self._place(settings, prepared, report)
+        self._place(prepared, report)
         if copied:
             copied.record(command.path, prepared.read)
         return prepared
 
-    def _place(self, settings: Settings, prepared: Prepared, report: Report) -> None:
+    def _place(self, prepared: Prepared, report: Report) -> None:
         from kolla_mesos_start.files.place import place
 
         if not any(content.check for content in prepared.contents):
@@ -394,8 +386,8 @@ class Agent:
             return
         from kolla_mesos_start.commands.file_checks import FileChecks
 
-        guard = self.bootstrap.guard if self.bootstrap else None
-        with FileChecks(self.loop, settings.service_name, prepared, guard) as checks:
+        guard = self.bootstrap.start_guard() if self.bootstrap else None
+        with FileChecks(self.loop, self.settings.service_name, prepared, guard) as checks:
 
             def check(content: Content, path: str) -> None:
                 # A check may take long.
@@ -413,68 +405,83 @@ class Agent:
             report.write("bootstrapping", "", runnable.command.path)
         return self.bootstrap.run(prepared, runnable)
 
-    def _candidacy(
-        self, settings: Settings, tree: StatusTree, registration: Registration | None, report: Report
-    ) -> Candidacy | None:
+    def _candidacy(self, report: Report) -> Candidacy | None:
         """This container's part in the election of its daemon's cluster; None without an election."""
-        daemon = tree.graph.daemon
+        daemon, registration = self.tree.graph.daemon, self.registration
         if daemon is None or daemon.election is None:
             return None
         from kolla_mesos_start.election.candidacy import Candidacy
 
         assert self.bootstrap is not None and registration is not None  # It has a command for the position.
-        run = partial(self.bootstrap.run_for_output, path=f"{settings.run_dir}/{PRIVATE}/position")
-        return Candidacy(tree, daemon.election, registration.member, report, run)
+        run = partial(self.bootstrap.run_for_output, path=f"{self.settings.run_dir}/{PRIVATE}/position")
+        return Candidacy(self.tree, daemon.election, registration.member, report, run)
 
-    def _check_generation(self, settings: Settings, tree: StatusTree, report: Report) -> None:
+    def _check_generation(self, report: Report) -> None:
         """Refuse to start the daemon if its definition does not list the generation of this image."""
-        self.stage = "exec"
-        if tree.graph.daemon is not None and tree.graph.daemon.generations:
+        self.stage, daemon = "exec", self.tree.graph.daemon
+        if daemon is not None and daemon.generations:
             from kolla_mesos_start.daemon import generations  # Few daemons list any.
 
-            generations.check(tree, settings.generation, report)
+            generations.check(self.tree, self.settings.generation, report)
 
     def _become_daemon(
-        self,
-        settings: Settings,
-        prepared: Prepared,
-        registration: Registration | None,
-        report: Report,
-        candidacy: Candidacy | None,
-        result: Result | None,
+        self, prepared: Prepared, report: Report, candidacy: Candidacy | None, result: Result | None
     ) -> NoReturn:
         """Exec the daemon, or become its parent. Raises Changed if the election is over without it."""
         self._end_guard()
-        assert self.client is not None and registration is not None and self.ended is not None
-        registration = registration._replace(
+        assert self.client is not None and self.registration is not None and self.ended is not None
+        registration = self.registration._replace(
             past=self.ended.leftover,
             past_when_ready=self.ended.leftover_until_ready,
             ended=self.ended.path,
         )
         from kolla_mesos_start.daemon.launch import Launch
 
+        settings, client = self.settings, self.client
         if candidacy and result:
             prepared = prepared._replace(environ={**prepared.environ, **result.environ})
             membership = candidacy.membership(result, prepared.step.command.stop_grace)
             check = partial(candidacy.check, result)
-            launch = Launch(settings, self.client, report, registration, prepared, membership, check)
+            launch = Launch(settings, client, report, registration, prepared, membership, check)
         else:
-            launch = Launch(settings, self.client, report, registration, prepared)
+            launch = Launch(settings, client, report, registration, prepared)
         (launch.supervise if settings.supervise else launch.exec)()
 
-    def _finish(self, settings: Settings, report: Report) -> int:
+    def _finish(self, report: Report) -> int:
         """End a task: exit, or close the session and idle until a signal stops it."""
         assert self.ended is not None
         self.ended.forget()
         self.close()
         report.write("finished", "all commands are done")
         log.info("all commands are done")
-        if settings.stay:
+        if self.settings.stay:
             try:
                 self.loop.wait(lambda: False)
             except Stopped as stopped:
                 log.info("%s; the task had finished", stopped.reason)
         return 0
+
+    def _facts(self, prepared: Prepared) -> bytes:
+        """What the container's znode shows once a command is rendered."""
+        # Its registrar watches what the files were rendered from.
+        settings, tree = self.settings, self.tree
+        follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
+        shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
+        return facts_of(*shown, prepared.read, follows)
+
+    def _warn_of_world_readable(self) -> None:
+        if self.settings.has_identity:
+            from kolla_mesos_start.files.permissions import world_readable
+
+            for variable, path, mode in world_readable(os.environ):
+                log.warning(
+                    "%s: every user in this container can read %s (mode %04o), and then do in ZooKeeper what"
+                    " this service may: make it 0440 or 0400 (in Kubernetes by the Secret's defaultMode, and"
+                    " fsGroup for the agent's user; in podman by the secret's mode and uid)",
+                    variable,
+                    path,
+                    mode,
+                )
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -553,14 +560,6 @@ def _host_facts(settings: Settings) -> Mapping[str, Any]:
     return facts(settings)
 
 
-def _facts(settings: Settings, tree: StatusTree, prepared: Prepared) -> bytes:
-    """What the container's znode shows once a command is rendered."""
-    # Its registrar watches what the files were rendered from.
-    follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
-    shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
-    return facts_of(*shown, prepared.read, follows)
-
-
 def _raise_if_changed(tree: StatusTree) -> None:
     """Raise Changed if the definition is older than the last publication: it may need what was removed."""
     from kolla_mesos_start.tree.published import Changed
@@ -569,36 +568,19 @@ def _raise_if_changed(tree: StatusTree) -> None:
         raise Changed(f"{changed} has changed since it was read") from None
 
 
-def _warn_of_pods(settings: Settings, graph: Graph) -> None:
+def _warn_of_pod(local: Sequence[str]) -> None:
     """Without the node's name each pod is a host of its own, and no other pod is local to it."""
-    if settings.host_is_pod:
-        local = graph.local_dependencies
-        log.warning(
-            "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
-            "set it through the downward API",
-            f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
-        )
+    log.warning(
+        "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
+        "set it through the downward API",
+        f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
+    )
 
 
-def _warn_of_world_readable(settings: Settings) -> None:
-    if settings.has_identity:
-        from kolla_mesos_start.files.permissions import world_readable
-
-        for variable, path, mode in world_readable(os.environ):
-            log.warning(
-                "%s: every user in this container can read %s (mode %04o), and then do in ZooKeeper what this"
-                " service may: make it 0440 or 0400 (in Kubernetes by the Secret's defaultMode, and fsGroup"
-                " for the agent's user; in podman by the secret's mode and uid)",
-                variable,
-                path,
-                mode,
-            )
-
-
-def _warn_of_generations(settings: Settings, graph: Graph) -> None:
+def _warn_of_generations(graph: Graph) -> None:
     """Warn if commands are for a generation, but this image does not say which one it has."""
     commands = [command for command in graph.commands if command.generation is not None]
-    if commands and settings.generation is None:
+    if commands:
         log.warning(
             "KOLLA_GENERATION is not set: %s may be run by an older image than it is for, and be recorded as "
             "done; set it to the generation of this image (ENV in its Dockerfile, or in what launches it)",

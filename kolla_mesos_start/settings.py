@@ -151,20 +151,6 @@ def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
     ]
 
 
-def _read_text(path: str) -> str:
-    from kolla_mesos_start.files.paths import read_regular
-
-    return read_regular(path).decode()
-
-
-def _readable(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.R_OK)
-
-
-def _listable(path: str) -> bool:
-    return os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)
-
-
 def _tls_issues(ca: str, cert: str | None, key: str | None, labels: Labels) -> Sequence[str]:
     """Why TLS can't load the files. Checked here, because connections would be retried for ever."""
     from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
@@ -180,13 +166,6 @@ def parse(
     environ: Mapping[str, str],
     *,
     hostname: Callable[[], str] = socket.gethostname,
-    read_text: Callable[[str], str] = _read_text,
-    readable: Callable[[str], bool] = _readable,
-    listable: Callable[[str], bool] = _listable,
-    exists: Callable[[str], bool] = os.path.exists,
-    uid: Callable[[], int] = os.getuid,
-    tls_issues: Callable[[str, str | None, str | None, Labels], Sequence[str]] = _tls_issues,
-    first_environ: Callable[[], str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Settings:
     """The settings of an environment. Raises BadEnvironment with an issue for each bad variable.
@@ -197,7 +176,7 @@ def parse(
     read, require = variables.read, variables.require
     hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
     deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
-    ca, cert, key = _tls(variables, _file(readable), tls_issues)
+    ca, cert, key = _tls(variables)
     copy_once = read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False)
     settings = Settings(
         hosts=hosts,
@@ -214,7 +193,7 @@ def parse(
         copy_once=copy_once,
         generation=read("KOLLA_GENERATION", _generation, None),
         logs=read("KOLLA_LOGS", _logs, None) or read("MESOS_CONTAINER_NAME", _mesos_logs, None),
-        variables_dir=read("KOLLA_VARIABLES_DIR", _directory(listable), None),
+        variables_dir=read("KOLLA_VARIABLES_DIR", _directory, None),
         supervise=read("KOLLA_START_MODE", _switch("exec", "supervise"), False),
         stop_signal=read("KOLLA_STOP_SIGNAL", _stop_signal, int(signal.SIGTERM)),
         stay=read("KOLLA_TASK_END", _switch("exit", "stay"), False),
@@ -222,17 +201,17 @@ def parse(
         missing_is_empty=read("KOLLA_MISSING_VARIABLES", _switch("error", "empty"), False),
         loglevel=read("KOLLA_LOGLEVEL", _loglevel, "info"),
         json_logs=read("KOLLA_LOG_FORMAT", _switch("text", "json"), False),
-        run_dir=read("KOLLA_RUN_DIR", _run_dir, default_run_dir(uid())),
+        run_dir=read("KOLLA_RUN_DIR", _run_dir, default_run_dir(os.getuid())),
         state_dir=read("KOLLA_STATE_DIR", _path, "/var/lib/kolla_mesos_start"),
         session_timeout=read("KOLLA_ZK_SESSION_TIMEOUT", _session_timeout, 10.0),
         connect_timeout=read("KOLLA_ZK_CONNECT_TIMEOUT", _limit, None),
-        auth=read("KOLLA_ZK_AUTH_FILE", _auth_file(read_text), ()),
+        auth=read("KOLLA_ZK_AUTH_FILE", _auth_file, ()),
         ca=ca,
         cert=cert,
         key=key,
         acl=read("KOLLA_ZK_ACL", _acl, (WORLD,)),
-        termination_log=read("KOLLA_TERMINATION_LOG", _path, termination_log({}, exists)),
-        environ=child_environ(environ, copy_once, first_environ or _first_environ),
+        termination_log=read("KOLLA_TERMINATION_LOG", _path, termination_log({})),
+        environ=child_environ(environ, copy_once, _first_environ),
     )
     if variables.issues:
         raise BadEnvironment(variables.issues)
@@ -265,12 +244,12 @@ def _first_environ() -> str:
         return ""
 
 
-def termination_log(environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists) -> str | None:
+def termination_log(environ: Mapping[str, str]) -> str | None:
     """The file that a failure is written to, or None. Read first: a bad environment is reported there too."""
     given = environ.get("KOLLA_TERMINATION_LOG")
     if given:
         return given if given.startswith("/") else None
-    return TERMINATION_LOG if exists(TERMINATION_LOG) else None
+    return TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None
 
 
 class _Unexpected(Exception):
@@ -365,11 +344,7 @@ def _host_is_pod(variables: _Variables) -> bool:
     return variables.is_set("KUBERNETES_SERVICE_HOST") and not named
 
 
-def _tls(
-    variables: _Variables,
-    file: Callable[[str], str],
-    tls_issues: Callable[[str, str | None, str | None, Labels], Sequence[str]],
-) -> tuple[str | None, str | None, str | None]:
+def _tls(variables: _Variables) -> tuple[str | None, str | None, str | None]:
     """The files of the CA, the client's certificate and its key, if they can be loaded together."""
     before = len(variables.issues)
     labels = Labels(*map(variables.shown, LABELS))
@@ -379,11 +354,11 @@ def _tls(
         # Without a CA the server would not be verified.
         what = f"{labels.cert} is set, {labels.ca} is not: expected the CA of the ensemble"
         variables.issues.append(what)
-    ca = variables.read("KOLLA_ZK_CA", file, None)
-    cert = variables.read("KOLLA_ZK_CERT", file, None)
-    key = variables.read("KOLLA_ZK_KEY", file, None)
+    ca = variables.read("KOLLA_ZK_CA", _file, None)
+    cert = variables.read("KOLLA_ZK_CERT", _file, None)
+    key = variables.read("KOLLA_ZK_KEY", _file, None)
     if ca and len(variables.issues) == before:
-        variables.issues.extend(tls_issues(ca, cert, key, labels))
+        variables.issues.extend(_tls_issues(ca, cert, key, labels))
     return ca, cert, key
 
 
@@ -573,24 +548,18 @@ def _mesos_logs(name: str) -> str:
     return _logs(f"docker logs {name}")
 
 
-def _directory(listable: Callable[[str], bool]) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        path = _path(text)
-        if not listable(path):
-            raise _Unexpected(f"a directory that this user can read{_why(path)}")
-        return path
-
-    return convert
+def _directory(text: str) -> str:
+    path = _path(text)
+    if not (os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)):
+        raise _Unexpected(f"a directory that this user can read{_why(path)}")
+    return path
 
 
-def _file(readable: Callable[[str], bool]) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        path = _path(text, hidden=True)  # It may be the key itself, by mistake.
-        if not readable(path):
-            raise _Unexpected(f"a file that this user can read{_why(path)}")
-        return path
-
-    return convert
+def _file(text: str) -> str:
+    path = _path(text, hidden=True)  # It may be the key itself, by mistake.
+    if not (os.path.isfile(path) and os.access(path, os.R_OK)):
+        raise _Unexpected(f"a file that this user can read{_why(path)}")
+    return path
 
 
 def _why(path: str) -> str:
@@ -601,19 +570,16 @@ def _why(path: str) -> str:
     return f" ({why})" if why else ""
 
 
-def _auth_file(read_text: Callable[[str], str]) -> Callable[[str], tuple[tuple[str, str], ...]]:
-    def convert(text: str) -> tuple[tuple[str, str], ...]:
-        path = _path(text, hidden=True)  # It may be the credential itself, by mistake.
-        try:
-            return _credentials(read_text(path))
-        except OSError as error:
-            raise _Unexpected(
-                f"a file that this user can read{_why(path) or f' ({error.strerror})'}"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise _Unexpected("a file of UTF-8 text") from error
+def _auth_file(text: str) -> tuple[tuple[str, str], ...]:
+    from kolla_mesos_start.files.paths import read_regular
 
-    return convert
+    path = _path(text, hidden=True)  # It may be the credential itself, by mistake.
+    try:
+        return _credentials(read_regular(path).decode())
+    except OSError as error:
+        raise _Unexpected(f"a file that this user can read{_why(path) or f' ({error.strerror})'}") from error
+    except UnicodeDecodeError as error:
+        raise _Unexpected("a file of UTF-8 text") from error
 
 
 def _credentials(text: str) -> tuple[tuple[str, str], ...]:

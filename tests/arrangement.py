@@ -27,6 +27,32 @@ FIRST = (
     "tests/integration/test_quickstart.py",
     "tests/integration/test_pythons.py",
 )
+# Left out of `bin/test` without --full: files, folders, or what their names begin with. Whole stacks, other
+# Pythons, faults for minutes, and all containers but an image and pods.
+FULL = (
+    "tests/blackout/",
+    "tests/containers/test_agent_alone.py",
+    "tests/containers/test_compose.py",
+    "tests/containers/test_hard_conditions.py",
+    "tests/containers/test_interrupted.py",
+    "tests/containers/test_kolla_build.py",
+    "tests/containers/test_manifests.py",
+    "tests/containers/test_marathon.py",
+    "tests/containers/test_podman_secrets.py",
+    "tests/containers/test_quadlet.py",
+    "tests/containers/test_tripleo.py",
+    "tests/containers/test_with_kolla_start.py",
+    "tests/functional/test_chaos.py",
+    "tests/functional/test_loadbalancer.py",
+    "tests/functional/test_migration.py",
+    "tests/functional/test_quickstart.py",
+    "tests/functional/test_rolling_restart.py",
+    "tests/functional/test_upgrade.py",
+    "tests/integration/test_import.py",
+    "tests/integration/test_imported_upgrade.py",
+    "tests/integration/test_pythons.py",
+    "tests/integration/test_quickstart.py",
+)
 # Then these folders, and all others after them. `tests/preparation.py` makes the images in the meantime.
 # Short tests come last, so that all processes end at the same time.
 ORDER = ("tests/functional/", "tests/integration/", "tests/containers/")
@@ -89,8 +115,15 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(signum, lambda number, frame: None)
 
 
+@pytest.hookimpl(tryfirst=True)  # `-m` selects by marks afterwards.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow files; containers come after the tests of whole agents, short tests at the end."""
+    """Begin with the slow files; containers come after the tests of whole agents, short tests at the end.
+
+    The tests of FULL get a mark.
+    """
+    for item in items:
+        if _file(item).startswith(FULL):
+            item.add_marker("full")
     items.sort(key=lambda item: _place(_file(item)))
 
 

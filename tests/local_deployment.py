@@ -85,4 +85,5 @@ class LocalDeployment(deployment.LocalDeployment):
     def steps(self) -> list[TimelineStep]:
         """The timeline of the start; call it once all are up."""
         reader = HistoryReader(self.znodes, self.given)
-        return reader.report(Mirror(self.client, reader).view(), time.time()).finished
+        found = Mirror(self.client, reader).read(lambda view: reader.report(view, time.time()))
+        return found.finished

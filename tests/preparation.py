@@ -1,6 +1,6 @@
 """Makes what the tests keep in `.cache`, while bin/test still checks style and types.
 
-    .venv/bin/python -m tests.preparation
+    .venv/bin/python -m tests.preparation [--full]
 
 Tests that need a part wait for that part only: the file locks are those of the fixtures. If a part can't be
 made, the reason is printed, and the first test that needs the part tries again and fails with the reason.
@@ -32,13 +32,18 @@ def main() -> int:
     cache = CHECKOUT / ".cache"
     # The images come mostly from the network, the environments mostly take processor time.
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(lambda make: succeeds(make, cache), (environments, images)))
+        parts = (environments if "--full" in sys.argv else keystone, images)
+        done = list(pool.map(lambda make: succeeds(make, cache), parts))
     return 0 if all(done) else 1
+
+
+def keystone(cache: Path) -> None:
+    openstack.keystone_environment(cache, say)
 
 
 def environments(cache: Path) -> None:
     """In the order in which the tests need them."""
-    openstack.keystone_environment(cache, say)
+    keystone(cache)
     for release in (OLD, NEW):
         openstack.release_environment(cache, release, say)
     for python in pythons.found():

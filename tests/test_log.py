@@ -133,12 +133,6 @@ def test_times_are_utc_wherever_the_machine_is(
     assert before - 0.001 <= instant <= after
 
 
-def test_a_message_without_arguments_is_written_as_it_is(reader: Reader) -> None:
-    """A percent sign of somebody's text is no conversion."""
-    log.info("100 %s")
-    assert reader.read().endswith(": 100 %s\n")
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_written_from_the_least_one_on(reader: Reader, level: str) -> None:
     """`debug` is for people who look for a defect; without it the log stays short."""
@@ -149,14 +143,6 @@ def test_a_level_is_written_from_the_least_one_on(reader: Reader, level: str) ->
     written = [line.partition(" ")[2] for line in reader.read().splitlines()]
     name = "kolla_mesos_start.wait"
     assert written == [f"{level.upper()} {name}: least is {least}" for least in wanted]
-
-
-def test_each_level_has_its_method(reader: Reader) -> None:
-    """The name of the method is the level of the line."""
-    configure("debug", False)
-    for write in (log.debug, log.info, log.warning, log.error):
-        write("%d and %s", 1, "two")
-    assert [line.split()[1] for line in reader.lines()] == ["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 def test_the_last_configuration_counts(reader: Reader) -> None:
@@ -234,13 +220,6 @@ def test_a_full_pipe_blocks_nobody_and_is_counted_once_it_is_read(reader: Reader
     assert OUTPUT.dropped == 0
 
 
-def test_what_is_below_the_level_is_not_counted(reader: Reader) -> None:
-    """It is not missing."""
-    reader.fill()
-    log.debug("no")
-    assert OUTPUT.dropped == 0
-
-
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_a_line_that_is_cut_in_the_middle_spoils_no_other(reader: Reader, json_lines: bool) -> None:
     """A line longer than the room in the pipe is begun. What follows is on lines of its own."""
@@ -262,15 +241,6 @@ def test_a_line_that_is_cut_in_the_middle_spoils_no_other(reader: Reader, json_l
     assert len(reader.lines()) == 1
 
 
-def test_a_last_line_after_one_that_was_cut_is_whole(reader: Reader) -> None:
-    """A machine reads it."""
-    reader.fill(free=4096)
-    log.info("%s", "x" * 10_000)
-    os.read(reader.fd, PIPE_SIZE - 4096)
-    last_line(END, None)
-    assert json.loads(reader.lines()[-1]) == END.fields
-
-
 def test_a_reader_that_has_gone_changes_nothing(reader: Reader) -> None:
     """EPIPE is no reason for an agent to fail, nor is a descriptor that is closed."""
     reader.leave()
@@ -282,18 +252,6 @@ def test_a_reader_that_has_gone_changes_nothing(reader: Reader) -> None:
     log_within(0.5)
     last_line(END, None)
     assert OUTPUT.dropped == 2
-
-
-def test_a_pipe_that_does_not_block_is_as_good(reader: Reader) -> None:
-    """The launcher may have made it so."""
-    reader.fill(free=4096)
-    os.set_blocking(reader.writer, False)
-    log.info("%s", "x" * 10_000)
-    log_within(0.5)
-    assert OUTPUT.dropped == 2
-    reader.read()
-    log.info("again")
-    assert reader.lines()[-1].endswith(": again")
 
 
 # -- the last line --------------------------------------------------------------------------------
@@ -399,15 +357,3 @@ def test_a_termination_log_that_is_a_fifo_is_not_waited_for(reader: Reader, tmp_
     warning, last = reader.lines()
     assert f"{tmp_path}/log can't be written: it is not a regular file" in warning
     assert json.loads(last)["reason"] == "why"
-
-
-def test_without_a_termination_log_the_last_line_is_all(reader: Reader) -> None:
-    """Outside Kubernetes there is only the log."""
-    last_line(END, None)
-    assert json.loads(reader.read()) == {
-        "stage": "read",
-        "command": None,
-        "reason": "why",
-        "retriable": False,
-        "status": 65,
-    }

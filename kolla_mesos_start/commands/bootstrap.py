@@ -109,10 +109,10 @@ class Bootstrap:
         self._running = False
         self._stopped_by: Stopped | None = None
 
-    @property
-    def guard(self) -> Guard:
-        """The guard process, started on first use."""
-        if self._guard is None:
+    def start_guard(self) -> Guard:
+        """Start the guard process, unless it runs; returns it."""
+        if self._guard is None or self._guard.gone:
+            self.close()  # One that was killed during an earlier attempt.
             self._guard = Guard(self._loop, self._service)
         return self._guard
 
@@ -132,9 +132,9 @@ class Bootstrap:
         if not self._claimed and not self._running:
             raise stopped
         self._stopped_by = stopped
-        if self._running:
+        if self._running and self._guard is not None:
             log.info("%s: passed to the running command", signal_name(signum))
-            self.guard.signal(signum)
+            self._guard.signal(signum)
 
     def run(self, prepared: Prepared, turn: Runnable) -> bool:
         """Run the command until it succeeds, unless it is done; false if it must wait for its lock again.
@@ -264,12 +264,10 @@ class Bootstrap:
         deadline = None if hold is None else hold.lease.kill_at
         if hold is not None and hold.lost:
             raise Lost(f"{command.path}: the lock was lost before it started")
-        if self.guard.gone:
-            self.close()  # It was killed during an earlier attempt: start another one.
-        begun = now()
+        guard, begun = self.start_guard(), now()
         self._running = True
         try:
-            self.guard.spawn(
+            guard.spawn(
                 prepared.step.argv,
                 environ,
                 prepared.ids,
@@ -279,11 +277,9 @@ class Bootstrap:
                 output=output,
             )
             log.info("%s: starting", command.path)
-            timed_out = self._await_end(command, hold)
+            ended, timed_out = self._await_end(guard, command, hold)
         finally:
             self._running = False
-        ended = self.guard.ended
-        assert ended is not None
         if hold is not None and ended.reason == "lost":
             # The command may have succeeded before its guard died: its outcome is unknown.
             raise Lost(f"{command.path}: {ended.failure}")
@@ -298,8 +294,8 @@ class Bootstrap:
         )
         return outcome
 
-    def _await_end(self, command: Command, hold: HeldLock | None) -> bool:
-        """Wait until all processes of the command have ended; True if it exceeded its timeout."""
+    def _await_end(self, guard: Guard, command: Command, hold: HeldLock | None) -> tuple[Ended, bool]:
+        """Wait until all processes of the command have ended; also returns if it exceeded its timeout."""
 
         def lock_is_lost() -> bool:
             return hold is not None and hold.lost
@@ -307,27 +303,28 @@ class Bootstrap:
         if hold is not None:
             lease = hold.lease
             self._client.watches.watch([data_of(hold.contender)])
-            hold.on_renewed = lambda: self.guard.extend(lease.kill_at)
+            hold.on_renewed = lambda: guard.extend(lease.kill_at)
 
         limit = NEVER if command.timeout is None else now() + command.timeout
-        wait_long(self._loop, command, lambda: self.guard.ended or lock_is_lost(), limit)
-        timed_out = not self.guard.ended and not lock_is_lost()
+        wait_long(self._loop, command, lambda: guard.ended or lock_is_lost(), limit)
+        timed_out = not guard.ended and not lock_is_lost()
         if timed_out:
-            self.guard.end(command.stop_grace)
+            guard.end(command.stop_grace)
             log.warning("%s: still running at its limit of %g s: ending it", command.path, command.timeout)
-            self._loop.wait(lambda: self.guard.ended or lock_is_lost())
-        lost = not self.guard.ended
+            self._loop.wait(lambda: guard.ended or lock_is_lost())
+        lost = not guard.ended
         if lost:
-            self.guard.end(0)
+            guard.end(0)
             log.warning("%s: the lock is lost: killing the command", command.path)
-        ended = self._loop.wait(lambda: self.guard.ended)
-        if ended and ended.unkillable:
+        ended = self._loop.wait(lambda: guard.ended)
+        assert ended is not None
+        if ended.unkillable:
             raise Unkillable(
                 "one of its processes can't be killed: the container has to end", command=command.path
             )
         if lost:
             raise Lost(f"{command.path}: killed: the lock was lost")
-        return timed_out
+        return ended, timed_out
 
 
 def wait_long(loop: Loop, command: Command, condition: Callable[[], object], limit: float) -> None:

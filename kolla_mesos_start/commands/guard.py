@@ -1,21 +1,18 @@
 """The guard: a small process that runs the agent's commands, and kills them at their deadline.
 
-It runs with `-I -S`: it imports only what it needs of the standard library, and neither logs nor uses
-ZooKeeper.
-
-This file alone keeps three promises:
+It runs with `-I -S`: it imports only `processes` and what it needs of the standard library, and neither logs
+nor uses ZooKeeper. It keeps three promises:
 
 1. No command outlives its agent. Only the agent holds the other end of the socketpair. End of file means that
    the agent has ended, by kill -9 too; the guard then kills the command.
 2. No command outlives its deadline. The deadline is an absolute time, and only the agent extends it: a
-stopped
-   agent extends nothing. No command is started after its deadline.
+   stopped agent extends nothing. No command is started after its deadline.
 3. A command has ended when all its descendants have ended. The guard is a child subreaper: a process that
-loses
-   its parent becomes a child of the guard, even after setsid or a double fork. So when waitpid says "no
+   loses its parent becomes a child of the guard, even after setsid or a double fork. So when waitpid says "no
    children", no process of the command is left.
 
-Messages from the agent: spawn argv env ids deadline stop_grace, extend deadline, signal number, end grace.
+Messages from the agent: spawn argv env ids output deadline stop_grace, extend deadline, signal number,
+                         end grace.
 Messages from the guard: ready, broken why, leftovers count,
                          ended wait_status reason leftovers errno at unkillable.
 Deadlines are seconds of CLOCK_BOOTTIME, which keeps counting while the machine is suspended.

@@ -46,10 +46,10 @@ def end_with(loop: Loop, registrar: int) -> Callable[[], None]:
     return check
 
 
-def refuse_restart(settings: Settings, graph: Graph) -> None:
+def refuse_restart(supervise: bool, graph: Graph) -> None:
     """Raise BadDefinition if `on_change` is a restart, but the agent will not be the daemon's parent."""
     on_change = graph.daemon.on_change if graph.daemon else None
-    if on_change and on_change.kind == "restart" and not settings.supervise:
+    if on_change and on_change.kind == "restart" and not supervise:
         raise BadDefinition(
             [
                 "service.daemon.on_change.restart: the agent is not its parent: set KOLLA_START_MODE to"
@@ -76,7 +76,7 @@ def refresh(
     graph, _ = preparer.read_graph(definition)
     if graph.daemon is None:
         raise BadDefinition([f"{graph.service_name} has no daemon any more: remove its containers"])
-    refuse_restart(settings, graph)
+    refuse_restart(settings.supervise, graph)
     prepared = preparer.prepare(graph.daemon, listed=listed)
     on_change = prepared.step.command.on_change
     if on_change is None:

@@ -29,10 +29,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.daemon.drain import Drain
     from kolla_mesos_start.daemon.handoff import Handoff
-    from kolla_mesos_start.daemon.participant import Participant
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.daemon.refresher import Refresher
     from kolla_mesos_start.daemon.rollout import Rollout
+    from kolla_mesos_start.election.participant import Participant
     from kolla_mesos_start.health import Stage
 
 log = Logger(__name__)
@@ -193,7 +193,7 @@ class Registrar:
     # -- elections ------------------------------------------------------------------------------
 
     def _take_part(self, handoff: Handoff) -> Participant:
-        from kolla_mesos_start.daemon.participant import Participant
+        from kolla_mesos_start.election.participant import Participant
         from kolla_mesos_start.election.records import Membership
 
         order = Membership(*handoff.election or ())

@@ -13,15 +13,17 @@ from functools import partial
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Join, Snapshot
-from kolla_mesos_start.election.position import Position, last_line, parse
 from kolla_mesos_start.election.records import (
     FIRST,
     STARTING,
     BadRecord,
     Candidate,
     Membership,
+    Position,
     Running,
     encode,
+    last_line,
+    parse,
 )
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger

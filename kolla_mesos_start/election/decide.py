@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import TypeVar, Union
 
-    from kolla_mesos_start.election.position import Position
+    from kolla_mesos_start.election.records import Position
     from kolla_mesos_start.tree.znodes import ElectionZnodes
     from kolla_mesos_start.zookeeper.view import Znode
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kolla_mesos_start.election import decide
 from kolla_mesos_start.election.decide import Refused, Wait
-from kolla_mesos_start.election.position import Position
-from kolla_mesos_start.election.records import JOIN
+from kolla_mesos_start.election.records import JOIN, Position
 from kolla_mesos_start.errors import listed
 
 TYPE_CHECKING = False

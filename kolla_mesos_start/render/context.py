@@ -253,7 +253,10 @@ def _values(context: Context, text: Text, sandbox: Sandbox) -> dict[str, object]
         get_ip_address=lambda interface=None: _ip_address(context, interface),
         list_addresses_by_service=_list_by_service(context, "address"),
         list_ips_by_service=_list_by_service(context, "private_address"),
-        ready_instances=lambda service: _ready_instances(context, str(service)),
+        # A missing name is reported later.
+        ready_instances=lambda service: sorted(
+            context.ready_instances(str(service)) if str(service) else (), key=lambda one: one["host"]
+        ),
     )
     if context.image_generation is not None:
         values[IMAGE_GENERATION] = context.image_generation
@@ -291,11 +294,6 @@ def _list_by_service(context: Context, field: str) -> Callable[..., str]:
         )
 
     return list_by_service
-
-
-def _ready_instances(context: Context, service: str) -> list[Facts]:
-    instances = context.ready_instances(service) if service else ()  # A missing name is reported later.
-    return sorted(instances, key=lambda instance: instance["host"])
 
 
 class _Parties:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.settings import Settings
-    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, State, Variables
+    from kolla_mesos_start.tree.published import Definition, Facts, Published, Stamp, Variables
     from kolla_mesos_start.zookeeper.client import Seen
 
     T = TypeVar("T")
@@ -133,7 +133,7 @@ class Preparer:
         `listed` describes the current files, if known (see Prepared). Raises CannotRender with everything
         that is missing, BadDefinition for invalid results.
         """
-        seen = self.published.client.seen = {}
+        seen = self.published.client.record()
         files = command.files if with_files else ()
         inputs = self._read(files, late_texts(command))
         renderer = self._renderer(inputs.variables, inputs.texts)
@@ -157,7 +157,11 @@ class Preparer:
             for file in step.command.files
         }
         ids = self._ids(step)
-        return Prepared(step, ids, self._environ(step, ids), placed, seen, now, inputs.read)
+        account = {}
+        if ids is not None and ids.name is not None:
+            account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
+        environ = {**self._settings.environ, **account, **dict(step.command.env)}
+        return Prepared(step, ids, environ, placed, seen, now, inputs.read)
 
     def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
         """Read everything that the files and strings need, again if something is published meanwhile."""
@@ -167,7 +171,11 @@ class Preparer:
         while True:
             # Later reads include everything that the server has answered by now.
             read = client.session.zxid
-            before, sources = self._read_sources(files)
+            before, published = self.published.files(file.name for file in files if file.mounted is None)
+            sources = {
+                file.name: published[file.name] if file.mounted is None else _read_mounted(file)
+                for file in files
+            }
             contents = (
                 context.file_text(file.name, sources[file.name] or b"", file.template) for file in files
             )
@@ -231,13 +239,6 @@ class Preparer:
         value, name = ("a value", names[0]) if len(names) == 1 else ("values", "NAME")
         return f"{others}; publish {value}, or use `kolla_mesos_ctl set {name}`"
 
-    def _read_sources(self, files: Sequence[File]) -> tuple[State, Mapping[str, bytes | None]]:
-        """The state of publication before the read, and the content of each file, None if it is missing."""
-        state, published = self.published.files(file.name for file in files if file.mounted is None)
-        return state, {
-            file.name: published[file.name] if file.mounted is None else _read_mounted(file) for file in files
-        }
-
     def _renderer(self, variables: Mapping[str, str], texts: Sequence[Text]) -> Renderer:
         """A renderer for `texts`. The facts of this host are only collected if there is a template."""
         is_needed = any(text.is_template for text in texts)
@@ -279,12 +280,6 @@ class Preparer:
         ids = accounts.ids(step.command.user)
         # Without root a process can't change its ids, and it need not if it already is that user.
         return None if ids.uid == os.geteuid() != 0 else ids
-
-    def _environ(self, step: Step, ids: Ids | None) -> dict[str, str]:
-        account = {}
-        if ids is not None and ids.name is not None:
-            account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
-        return {**self._settings.environ, **account, **dict(step.command.env)}
 
 
 def _read_mounted(file: File) -> bytes | None:

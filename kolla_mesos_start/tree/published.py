@@ -125,8 +125,7 @@ class Published:
         """
         paths, mark = tuple(paths), self.znodes.publication
         while True:
-            found = self.client.read(paths)
-            self.client.seen.pop((mark, False), None)
+            found = self.client.read(paths, unrecorded=mark)
             if not self._await_publication(found[mark]):
                 return found
 
@@ -134,7 +133,7 @@ class Published:
         """Wait a while for an unfinished publication; whether there was one."""
         if self._is_over(mark):
             return False
-        from kolla_mesos_start.tree.publication import unfinished
+        from kolla_mesos_start.tree.codec import unfinished
 
         assert mark is not None
         what = unfinished(mark.data)

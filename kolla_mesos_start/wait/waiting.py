@@ -133,7 +133,12 @@ class Waiting:
                 lambda seen=seen: watches.answered() and self._state() != seen,  # type: ignore[misc]
                 due if soon else due - DETAIL_LEAD,
             )
-            self._begin_again_if_changed()
+            if not self._has_run:
+                try:
+                    self._tree.raise_if_changed()
+                except Changed:
+                    self._queues.leave()
+                    raise
             if watches.answered() and self._state() != seen:
                 seen = self._state()
                 self._progress = self._progress._replace(answers=seen[1])
@@ -166,27 +171,22 @@ class Waiting:
                 outage = "" if self._client.connected else "no connection to ZooKeeper; as last known: "
                 log.info("%s%s", outage, "; ".join(map(self._has_waited, waiting)))
 
-    def _begin_again_if_changed(self) -> None:
-        """Raise Changed if something else is published, and this container has not run anything yet."""
-        if self._has_run:
-            return
-        try:
-            self._tree.raise_if_changed()
-        except Changed:
-            self._queues.leave()
-            raise
+    def _judge(self, waiting: list[Blocked]) -> Sequence[tuple[Command, Runnable | Blocked | None]] | None:
+        """Decide about each command; None if more must be read first: a new mark's name, then the mark.
 
-    def _judge(
-        self, waiting: Sequence[Blocked]
-    ) -> Sequence[tuple[Command, Runnable | Blocked | None]] | None:
-        """Decide about each command; None if more must be read first: a new mark's name, then the mark."""
+        A command that must wait is replaced in `waiting`: what it does not wait for need not be read again
+        while more is read for another one.
+        """
         self._needed, verdicts, is_known = set(), [], True
-        for command, before, _, _ in waiting:
+        for index, (command, before, _, _) in enumerate(waiting):
             view = View(self._watches.results)
             published = partial(self._published_generation, command, view)
             progress = self._progress._replace(published=published)
             try:
-                verdicts.append((command, judge(command, view, self._znodes, progress, before)))
+                verdict = judge(command, view, self._znodes, progress, before)
+                verdicts.append((command, verdict))
+                if isinstance(verdict, Blocked):
+                    waiting[index] = verdict
             except Unknown:
                 is_known = False
             self._needed |= view.noted

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start import __version__
-from kolla_mesos_start.ctl.cli import PROGRAM, SUBCOMMANDS, Help, parser
+from kolla_mesos_start.ctl.cli import PROGRAM, SUBCOMMANDS, parser
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.errors import BadEnvironment, BadUsage
 from kolla_mesos_start.settings import Settings
@@ -100,11 +100,6 @@ def test_options_win_over_the_environment_and_stand_before_or_after_the_command(
     assert found.connect_timeout == 7
 
 
-def test_the_environment_alone_is_enough() -> None:
-    found = settings("publish DIR", KOLLA_ZK_HOSTS="zoo", KOLLA_DEPLOYMENT="site")
-    assert (found.hosts, found.deployment_id, found.connect_timeout) == ("zoo:2181", "site", 10)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -173,16 +168,6 @@ def test_help_fits_into_80_columns(line: str) -> None:
     assert [each for each in done.stdout.splitlines() if len(each) > 80] == []
 
 
-def test_help_keeps_examples_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a narrow terminal too: they are for pasting; the rest is as wide as the terminal."""
-    monkeypatch.setenv("COLUMNS", "40")
-    shown = parser().format_help().split("\n\n")
-    assert max(map(len, shown[-1].splitlines())) <= 40
-    assert Help("")._fill_text("a b\nc\n\n  # d\n\nexample:\n  e\n", 40, "") == (
-        "a b c\n\n  # d\n\nexample:\n  e"
-    )
-
-
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
 def test_a_shell_can_complete_its_words(shell: str) -> None:
     done = subprocess.run(
@@ -227,25 +212,6 @@ def test_bash_completes_files_and_directories(tmp_path: Path) -> None:
             timeout=60,
         )
         assert (line, sorted(done.stdout.split()), done.stderr) == (line, replies, "")
-
-
-def test_fish_completes_words_of_every_level(tmp_path: Path) -> None:
-    """Subcommands, options and paths."""
-    script = subprocess.run(
-        [sys.executable, TOOL, "completion", "fish"], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    (tmp_path / "shop").mkdir()
-    for line, reply in (("resto", "restore"), ("publish --pru", "--prune"), ("publish sho", "shop/")):
-        done = subprocess.run(
-            ["fish", "--no-config", "-c", f"source; complete -C '{PROGRAM} {line}'"],
-            input=script,
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert (line, [each.split("\t")[0] for each in done.stdout.splitlines()]) == (line, [reply])
 
 
 def test_it_says_its_name_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Callable
 
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Exists, GetChildren2
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.ctl.live.model import LiveDeployment
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, Znode
+from kolla_mesos_start.zookeeper.view import Znode
 from tests.instances import INSTANCE, MEMBER
 
 NOW = 1_700_000_000.0
@@ -73,25 +76,59 @@ def view(
     changed: float = NOW,
     zxids: Mapping[str, int] = MappingProxyType({}),
     found: View | None = None,
+    stale: Collection[str] | None = None,
+    counts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    make: Callable[[View], object] | None = None,
 ) -> View:
-    """All that `live` wants to know; `times` and `zxids` are those of single znodes.
+    """All that `live` wants to know; `times` and `zxids` are those of single znodes. `counts`: how often the
+    names below a znode have changed, and how many there are.
 
-    `found` is what is known already, and is added to.
+    `found` is what is known already, of which the znodes `stale` have changed.
     """
-    nodes, below = znodes(tree)
-    instants = {f"{ZNODES.deployment}/{path}": instant for path, instant in times.items()}
-
-    def answer(query: Query) -> Any:
-        if query.children:
-            return tuple(sorted(below.get(query.path, ())))
-        zxid = zxids.get(query.path[len(ZNODES.deployment) + 1 :], 1000)
-        znode = _znode(nodes, query.path, instants.get(query.path, changed), zxid, len(below[query.path]))
-        return znode.stat if znode and query.stat else znode
-
     found = View() if found is None else found
-    while missing := live.queries(found) - found.keys():
-        found.update({query: answer(query) for query in missing})
+    client: Any = Client(tree, times, changed, zxids, counts)
+    found.refresh(client, [live.znodes.deployment] if stale is None else stale)
+    make = make or live.deployment
+    make(found)
+    while found.wanted:
+        found.load(client)
+        make(found)
     return found
+
+
+class Client:
+    """Answers the requests that only read."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        times: Mapping[str, float],
+        changed: float,
+        zxids: Mapping[str, int],
+        counts: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._nodes, self._below = znodes(tree)
+        self._counts = counts
+        self._times, self._changed, self._zxids = times, changed, zxids
+
+    def each(self, operations: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The result of each request."""
+        return {key: self._answer(operation) for key, operation in operations.items()}
+
+    def _answer(self, operation: Any) -> Any:
+        path = operation.path
+        own = path[len(ZNODES.deployment) + 1 :]
+        names = sorted(self._below.get(path, ()))
+        changed, zxid = self._times.get(own, self._changed), self._zxids.get(own, 1000)
+        znode = _znode(self._nodes, path, changed, zxid, names)
+        if znode is None:
+            return NoNodeError()
+        if own in self._counts:
+            changes, count = self._counts[own]
+            znode = znode._replace(stat=znode.stat._replace(cversion=changes, numChildren=count))
+        if isinstance(operation, GetChildren2):
+            return names, znode.stat
+        return znode.stat if isinstance(operation, Exists) else tuple(znode)
 
 
 def znodes(tree: Tree) -> tuple[dict[str, Any], Mapping[str, set[str]]]:
@@ -107,16 +144,17 @@ def znodes(tree: Tree) -> tuple[dict[str, Any], Mapping[str, set[str]]]:
     return nodes, below
 
 
-def fired(view: View, before: Tree, after: Tree) -> set[str]:
-    """The paths on which a watch fires between two trees."""
-    (old, names), (new, others) = znodes(before), znodes(after)
-    read = {query.path for query in view}
-    listed = {query.path for query in view if query.children}
-    found = {path for path in read if old.get(path) != new.get(path) or (path in old) != (path in new)}
-    return found | {path for path in listed if names[path] != others[path]}
+def fired(before: Tree, after: Tree) -> set[str]:
+    """The paths that a watch on the whole tree reports between two trees."""
+    (old, _), (new, _) = znodes(before), znodes(after)
+    return {
+        path
+        for path in old.keys() | new.keys()
+        if old.get(path) != new.get(path) or (path in old) != (path in new)
+    }
 
 
-def _znode(nodes: Tree, path: str, changed: float, zxid: int, children: int) -> Znode | None:
+def _znode(nodes: Tree, path: str, changed: float, zxid: int, names: Sequence[str]) -> Znode | None:
     if path not in nodes:
         return None
     value = nodes[path]
@@ -126,5 +164,6 @@ def _znode(nodes: Tree, path: str, changed: float, zxid: int, children: int) -> 
         value = {**needed, **(value if isinstance(value, dict) else {})}
     data = (value if isinstance(value, str) else json.dumps(value)).encode()
     instant = int(changed * 1000)
+    of_names = zxid + zlib.crc32("/".join(names).encode())  # zxid if there are none
     # As if each was ephemeral: of the others nobody asks for that.
-    return Znode(data, ZnodeStat(1, zxid, instant, instant, 0, 1, 0, 7, len(data), children, zxid))
+    return Znode(data, ZnodeStat(1, zxid, instant, instant, 0, 1, 0, 7, len(data), len(names), of_names))

@@ -8,8 +8,7 @@ from typing import Any
 from kolla_mesos_start.election import decide, words
 from kolla_mesos_start.election.candidacy import Candidacy, Result
 from kolla_mesos_start.election.decide import Elected, Join, Snapshot
-from kolla_mesos_start.election.position import Position, parse
-from kolla_mesos_start.election.records import Candidate, Decision, Member, Override, Running
+from kolla_mesos_start.election.records import Candidate, Decision, Member, Override, Position, Running, parse
 from kolla_mesos_start.tree.znodes import ElectionZnodes
 from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import CheckVersion, Create, Delete, SetData

@@ -8,8 +8,7 @@ import pytest
 
 from kolla_mesos_start.election import decide, words
 from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
-from kolla_mesos_start.election.position import parse
-from kolla_mesos_start.election.records import Candidate, Decision, Member, Override, Running
+from kolla_mesos_start.election.records import Candidate, Decision, Member, Override, Running, parse
 
 Expected = Union[str, tuple[str, str]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.election.position import EXPECTED, Position, last_line, parse
+from kolla_mesos_start.election.records import EXPECTED, Position, last_line, parse
 
 GOOD = {
     "none": Position(None, None),

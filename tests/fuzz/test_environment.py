@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
+import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
@@ -17,6 +19,10 @@ from kolla_mesos_start.health import VERDICTS, health
 from kolla_mesos_start.render import variables_dir
 from tests.fuzz.inputs import BYTES, FAST, Fuzz, changed, seeded
 
+DIRECTORY = tempfile.TemporaryDirectory(prefix="environment-")
+HERE = DIRECTORY.name
+for name in ("ca", "cert", "key"):
+    Path(HERE, name).touch()
 VALID = {
     **{
         "KOLLA_ZK_HOSTS": "zk://h1:2181,[::1]:2181,h3/a/b",
@@ -25,14 +31,15 @@ VALID = {
     **{"KOLLA_SYSTEM_PREFIX": "/kolla", "KOLLA_HOSTNAME": "ctl-1", "NODE_NAME": "node-1", "HOST": "h"},
     **{"KOLLA_ADDRESS": "10.0.0.1", "KOLLA_PORTS": "5000,35357", "KOLLA_PRIVATE_INTERFACE": "eth0"},
     **{"KOLLA_PUBLIC_INTERFACE": "eth1", "KOLLA_CONFIG_STRATEGY": "COPY_ONCE", "KOLLA_GENERATION": "2026.1"},
-    **{"KOLLA_VARIABLES_DIR": "/run/secrets", "KOLLA_START_MODE": "supervise", "KOLLA_TASK_END": "stay"},
+    **{"KOLLA_VARIABLES_DIR": HERE, "KOLLA_START_MODE": "supervise", "KOLLA_TASK_END": "stay"},
     **{"KOLLA_WAIT_TIMEOUT": "600", "KOLLA_MISSING_VARIABLES": "empty", "KOLLA_LOGLEVEL": "DEBUG"},
     **{"KOLLA_LOG_FORMAT": "json", "KOLLA_RUN_DIR": "/run/a", "KOLLA_STATE_DIR": "/var/lib/a"},
-    **{"KOLLA_ZK_SESSION_TIMEOUT": "10", "KOLLA_ZK_CONNECT_TIMEOUT": "0.5", "KOLLA_ZK_AUTH_FILE": "/auth"},
+    **{"KOLLA_ZK_SESSION_TIMEOUT": "10", "KOLLA_ZK_CONNECT_TIMEOUT": "0.5"},
+    **{"KOLLA_ZK_AUTH_FILE": f"{HERE}/auth"},
     **{
-        "KOLLA_ZK_CA": "/ca",
-        "KOLLA_ZK_CERT": "/cert",
-        "KOLLA_ZK_KEY": "/key",
+        "KOLLA_ZK_CA": f"{HERE}/ca",
+        "KOLLA_ZK_CERT": f"{HERE}/cert",
+        "KOLLA_ZK_KEY": f"{HERE}/key",
         "KOLLA_TERMINATION_LOG": "/log",
     },
     **{"KOLLA_ZK_ACL": "world:anyone:r, digest:kolla:Dp2pT+dZUlvZWqBS2vPWBqy0NiM=:cdrwa,x509:CN=a,O=b:r"},
@@ -61,16 +68,9 @@ def test_variables(fuzz: Fuzz, seed: int) -> None:
 
     def attempt(tried: tuple[dict[str, str], bytes]) -> None:
         environ, auth = tried
-        found = settings.parse(
-            environ,
-            hostname=lambda: "host",
-            read_text=lambda path: auth.decode(),
-            readable=lambda path: True,
-            listable=lambda path: True,
-            exists=lambda path: False,
-            uid=lambda: 0,
-            tls_issues=lambda *files: (),
-        )
+        Path(HERE, "auth").write_bytes(auth)
+        with patch.object(settings, "_tls_issues", lambda *files: ()):
+            found = settings.parse(environ, hostname=lambda: "host")
         assert all(each.isprintable() for each in found.unknown)
         assert found.service_name.encode() and found.host.encode() and found.hosts.isascii()
 

@@ -152,7 +152,8 @@ def test_what_containers_say_of_themselves(fuzz: Fuzz, seed: int) -> None:
 
     def attempt(data: bytes) -> None:
         found = Znode(data, ZnodeStat._make([1] * len(ZnodeStat._fields)))  # of a session
-        shown = View({children_of(ZNODES.containers): ("1",), data_of(f"{ZNODES.containers}/1"): found})
+        shown, path = View(), f"{ZNODES.containers}/1"
+        shown._names[ZNODES.containers], shown._znodes[path] = ("1",), found
         (container,) = containers.containers(ZNODES, shown)
         assert container.host.isprintable() and container.reason.isprintable()
         assert states.decode_registered(found).host.isprintable()

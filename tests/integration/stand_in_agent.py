@@ -48,6 +48,7 @@ def main(options: dict[str, Any]) -> None:
             key=None,
             labels=LABELS,
             registration=(
+                "one",
                 _entries(options["presence"]),
                 _entries(options["ready"]),
                 _entries(options["parents"]),

@@ -53,7 +53,7 @@ class Interrupted(Client):
         if self.at == 0:
             self.interlude()
 
-    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+    def read(self, paths: Iterable[str], unrecorded: str = "") -> dict[str, Znode | None]:
         self._count()
         return super().read(paths)
 

@@ -702,7 +702,9 @@ def is_a_call_of_the_tests(block: Block, ground: Ground) -> None:
         words = shlex.split(line)
         before, after = words[: words.index("bin/test")], words[words.index("bin/test") + 1 :]
         assert all(word.partition("=")[0] in usage for word in before)
-        if after:
+        if after == ["--full"]:
+            assert "--full " in usage
+        elif after:
             collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", *after]
             done = subprocess.run(collect, cwd=ROOT, stdout=subprocess.PIPE, text=True)
             assert done.returncode == 0, done.stdout

@@ -344,25 +344,6 @@ def test_the_log_has_the_chosen_format(
     assert list(json.loads(last)) == ["stage", "command", "reason", "retriable", "status"]
 
 
-@pytest.mark.parametrize(
-    ("level", "levels"),
-    [
-        ("debug", {"DEBUG", "INFO", "WARNING"}),
-        ("error", set()),
-    ],
-)
-def test_the_log_has_the_chosen_level(
-    deployment: Deployment, containers: Containers, level: str, levels: set[str]
-) -> None:
-    """The last line is always there."""
-    publish(deployment, "web", one_command("exit 3"))
-    agent = containers.start("web", KOLLA_LOGLEVEL=level)
-    assert agent.ends() == 1
-    found = {line.split()[1] for line in agent.said.splitlines()[:-1]}
-    assert found <= levels
-    assert agent.ending["status"] == 1
-
-
 @pytest.mark.parametrize(("environ", "warns"), [({}, True), ({"NODE_NAME": "node1"}, False)])
 def test_a_pod_without_its_nodes_name_is_warned_about_local_dependencies(
     deployment: Deployment, containers: Containers, environ: dict[str, str], warns: bool

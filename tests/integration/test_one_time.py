@@ -695,37 +695,6 @@ def test_a_deployment_that_is_deleted_meanwhile_is_waited_for(site: Site, kind: 
     assert (site.state(), len(site.runs())) == ("done", 2)
 
 
-def test_a_stop_signal_is_not_forgotten_when_the_deployment_is_deleted(site: Site) -> None:
-    site.publish(sync=site.plain("sync", first="trap : TERM"))
-    agent = site.start()
-    site.running()
-    agent.signal(signal.SIGTERM)
-    agent.says("SIGTERM: passed to the running command")
-    eventually(lambda: deleted(site.zk, site.deployment.path), "the deployment is deleted")
-    site.let_go()
-    assert agent.ends() == 143
-
-
-def test_a_late_success_is_accepted_if_nobody_has_claimed_since(site: Site, link: Link) -> None:
-    """The session and its lock are gone, but the command had ended before that."""
-    site.publish(sync=site.once())
-    agent = site.start("web1", **LONGER, KOLLA_ZK_HOSTS=link.hosts)
-    run = site.running()
-    link.freeze()
-    site.let_go()
-    gone(run.pid)
-    site.queued()
-    assert site.state() == "running"
-    link.thaw()
-    assert agent.ends() == 0
-    assert "session has expired" in agent.said
-    assert site.state() == "done"
-    detail = site.detail()
-    assert (detail["attempt"], detail["status"], detail["token"]) == (1, 0, run.token)
-    assert site.start("web2").ends() == 0
-    assert len(site.runs()) == 1
-
-
 def test_a_late_success_is_refused_if_another_replica_has_claimed(site: Site, link: Link) -> None:
     """The agent waits for the outcome of the other replica."""
     site.publish(sync=site.once(gate="go.$KOLLA_HOSTNAME"))
@@ -1046,28 +1015,6 @@ def test_a_plain_command_runs_again_with_its_container(site: Site) -> None:
     assert agent.ends() == 143
     assert (site.state("step", "web1"), site.state("step")) == ("error", "done")
     assert site.detail("step", "web1")["message"] == "killed by SIGTERM"
-
-
-def test_attempts_of_a_plain_command_are_repeated_and_shown(site: Site, zk: KazooClient) -> None:
-    """The same states in the same order, on its host."""
-    texts = watched(zk, site.at("step", "web1"))
-    number = "$(grep -c '^step ' runs)"
-    fails = f"test {number} -gt 1 || exit 7"
-    step = site.plain(gate=f"go.{number}", then=fails, retries=1, delay=3, dependencies=["gate/open"])
-    site.publish(step=step)
-    agent = site.start()
-    eventually(lambda: texts == ["waiting"], "it waits")
-    site.put("global/gate/open", "done")
-    # A watcher sees only the latest of several changes: each state lasts until it was seen.
-    eventually(lambda: texts[-1] == "running", "it runs")
-    site.let_go("go.1")
-    eventually(lambda: texts[-1] == "retry", "the first attempt has failed")
-    eventually(lambda: texts[-1] == "running", "it runs again")
-    site.let_go("go.2")
-    assert agent.ends() == 0
-    eventually(lambda: texts[-1] == "done", "it is done")
-    assert texts == ["waiting", "running", "retry", "running", "done"]
-    assert site.detail("step", "web1")["attempt"] == 2
 
 
 def test_a_plain_command_has_no_lease(site: Site, zookeeper: Server) -> None:

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.zk import publication
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.publication import Busy, LockLost, ZnodeChange
-from kolla_mesos_start.tree.publication import PublicationMark
+from kolla_mesos_start.tree.codec import PublicationMark
 from tests import sites
 from tests.agents import Containers
 from tests.conftest import Deployment

@@ -336,7 +336,7 @@ def test_a_late_success_after_it_was_adopted_is_refused(site: Site) -> None:
         (["db"], 64, "'db': expected ROLE/COMMAND: db/sync\n"),
         (["sync"], 64, "'sync': expected ROLE/COMMAND: db/sync, web/sync\n"),
         (["snyc"], 64, "'snyc': expected ROLE/COMMAND: db/sync, web/sync\n"),
-        (["dbs/sync"], 66, "has the role 'dbs' (did you mean 'db'?)"),
+        (["dbs/sync"], 66, "has no service 'dbs' (did you mean 'db'?"),
         (["db/synk"], 66, "no command 'db/synk' (did you mean 'db/sync'?)"),
         (["db/plain"], 64, "no one-time command"),
         (["db/sync", "--host", "a/b"], 64, "--host"),

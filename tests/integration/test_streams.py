@@ -104,7 +104,7 @@ def test_ctrl_c_at_any_instant_ends_the_tool_with_130(
         said = tool.communicate(timeout=60)[0]
     finally:
         tool.kill()
-    if delay is not None and "    import signal\n" in said:
+    if delay is not None and ("    import signal\n" in said or "Fatal Python error" in said):
         return  # Python itself was still starting.
     assert "Traceback" not in said, said
     assert tool.returncode in ({130} if delay is None else {130, -signal.SIGINT})

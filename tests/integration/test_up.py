@@ -165,14 +165,6 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_interrupted_start_leaves_nothing(up: Start, place: Path) -> None:
-    """The status is the signal's."""
-    write_files(place / "site", services__a__db__definition_yml=DB.replace("alive: 0", "alive: 600"))
-    run = up(KOLLA_ZK_HOSTS="")
-    run.says("web/daemon waits for db/daemon")
-    assert run.ends(signal.SIGINT) == 130
-
-
 def test_what_ends_too_early_ends_the_start(up: Start, place: Path) -> None:
     """With status 1 and the end of its log, as `wait` would."""
     write_files(place / "site", services__a__db__definition_yml=BROKEN_DB)

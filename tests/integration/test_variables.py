@@ -366,3 +366,4 @@ def test_a_service_is_named_by_its_role_too(zk: KazooClient, site: Deployment) -
     publish(site, "other/db", {"commands": {"sync": {"command": "true"}}})
     several = ctl(site, "get", "size", "--service", "db", status=64).stderr
     assert "'db' is the role of several services, give one's name: infra/db, other/db" in several
+    assert "is the role of several services" in ctl(site, "rerun", "db/sync", status=64).stderr

@@ -26,10 +26,10 @@ from kolla_mesos_start.tree.states import Unmet, encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import judge as wait
 from kolla_mesos_start.wait.judge import Blocked, Progress, Runnable, judge
+from kolla_mesos_start.zookeeper.client import WatchState
 from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, UNKNOWN, Ephemeral
 from kolla_mesos_start.zookeeper.lock import standing
 from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, children_of, data_of
-from kolla_mesos_start.zookeeper.watches import WatchState
 from tests.instances import INSTANCE_DATA, MEMBER_DATA
 
 INSTANCE, MEMBER = INSTANCE_DATA.decode(), MEMBER_DATA.decode()
@@ -503,6 +503,13 @@ def test_a_pause_holds_up_nothing_that_is_read_anyway(event: str) -> None:
     knowledge.resume(query)
     knowledge.arrived(query, ())
     assert knowledge.complete
+
+
+def test_what_is_no_longer_wanted_is_not_read() -> None:
+    knowledge, query = WatchState(), data_of(SYNC)
+    knowledge.want([query])
+    knowledge.want([])
+    assert (knowledge.due(), knowledge.complete) == (set(), True)
 
 
 # -- the registrar ------------------------------------------------------------------------------------

@@ -305,6 +305,14 @@ ONCE = {"load": needs("db/sync", run_once=True), "step": needs("mq/daemon")}
 DETAIL = {f"{GLOBAL}/web/load/detail": json.dumps({"attempt": 1, "host": "web3", "started": EPOCH}).encode()}
 
 
+def test_commands_whose_answers_take_different_time_wait_side_by_side(start: Start) -> None:
+    """What one of them need not watch any more is not read again while more is read for another one."""
+    both = {"a": needs("mq/daemon", "web2/x"), "b": needs("db/sync", "web2/x")}
+    memory = start(both, {f"{GLOBAL}/web2/x": DONE}).at(3, {f"{MQ}/1": READY}).at(5, {DB: DONE})
+    assert order(memory) == [("a", 3), ("b", 5)]
+    assert memory.read.count(f"{GLOBAL}/web2/x") <= 3
+
+
 def test_a_held_lock_blocks_only_its_command(start: Start) -> None:
     """The place in the queue is taken when it can be used, and given back before another command runs."""
     holder = {f"{LOCK}/{'0' * 32}__lock__{'0' * 10}": b"web3"}

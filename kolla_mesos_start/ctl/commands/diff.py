@@ -7,7 +7,7 @@ import argparse
 from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format
 from kolla_mesos_start.ctl.live import difference
-from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
+from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,13 +28,13 @@ def run(invocation: Invocation) -> int:
     znodes = invocation.require_deployment()
     reader = EventReader(znodes, invocation.given)
     mirror = Mirror(invocation.client, reader, watching=options.follow)
-    look = reader.look(mirror.view(), time.time())
+    look = mirror.read(lambda view: reader.look(view, time.time()))
     service = _service(look, options.service) if options.service else ""
     found = events.recorded(look.entries)
     _print(invocation, [each for each in found if each.at >= (options.since or 0.0)], service)
     while options.follow:
         mirror.wait(quiet=QUIET)
-        before, look = look, reader.look(mirror.view(), time.time())
+        before, look = look, mirror.read(lambda view: reader.look(view, time.time()))
         _print(invocation, events.between(before, look), service)
     return 0
 

@@ -9,7 +9,7 @@ from kolla_mesos_start.ctl.directory.findings import counted, refuse
 from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
 from kolla_mesos_start.ctl.live import difference, outdated
 from kolla_mesos_start.ctl.live.publishing import Publishing
-from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
+from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

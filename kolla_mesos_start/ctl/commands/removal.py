@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Subcommand, add_yes
-from kolla_mesos_start.ctl.validate import dependents
+from kolla_mesos_start.ctl.validate.uses import dependents
 from kolla_mesos_start.ctl.zk import (
     acls,
     elections,
@@ -37,7 +37,7 @@ from kolla_mesos_start.ctl.zk.removal import (
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.errors import AgentError
-from kolla_mesos_start.tree.publication import RESTORE
+from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
 
 
@@ -147,7 +147,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
 def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
     """Needed, unless --force is given, names the services that depend on this one."""
     nodes = published.nodes(invocation.client, znodes)
-    names = dependents.dependents(nodes, znodes, invocation.given)
+    names = dependents(nodes, znodes, invocation.given)
     if names and not invocation.options.force:
         what = f"these services depend on {znodes.service_name}: {', '.join(names)}"
         raise Needed(f"{what}; remove them or their dependencies first; nothing was changed")

@@ -26,7 +26,7 @@ from kolla_mesos_start.ctl.zk.restoration import (
 )
 from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, take
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
-from kolla_mesos_start.tree.publication import RESTORE
+from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
 
 SHOWN = 5  # names in a message

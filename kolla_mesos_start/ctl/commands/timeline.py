@@ -18,7 +18,8 @@ def run(invocation: Invocation) -> int:
     """Print text or JSON, or write a page."""
     znodes = invocation.require_deployment()
     reader = HistoryReader(znodes, invocation.given)
-    report = reader.report(Mirror(invocation.client, reader).view(), time.time())
+    source = Mirror(invocation.client, reader)
+    report = source.read(lambda view: reader.report(view, time.time()))
     page = invocation.options.html
     if invocation.as_json:
         invocation.print_json(as_json(report))

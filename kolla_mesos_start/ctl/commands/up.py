@@ -17,7 +17,7 @@ from kolla_mesos_start.ctl.up import private_zookeeper
 from kolla_mesos_start.ctl.up.containers import SETPRIV
 from kolla_mesos_start.ctl.up.deployment import pairs, plan, with_roles
 from kolla_mesos_start.ctl.up.up import GOOD_ENDS, SITE, START_TIMEOUT, Up, locked, remove
-from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
+from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection, Stopped
 

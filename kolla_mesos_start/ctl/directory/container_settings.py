@@ -109,6 +109,17 @@ class ContainerSettings(NamedTuple):
     stop_signal: str | None = None
     start_timeout: int | None = None
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether no program may get more rights than it was started with."""
+        return not (self.new_privileges or self.privileged)
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """The namespaces of the host that it uses."""
+        every = {"pid": self.pid, "ipc": self.ipc, "cgroup": self.cgroup}
+        return [name for name, value in every.items() if value == HOST]
+
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These settings, completed with the defaults."""
         own = {key: value for key, value in self._asdict().items() if value is not None}

@@ -1,12 +1,12 @@
 """The published definitions of a deployment, as their agents read them.
 
-What belongs here: which variables a definition's graph depends on, and the graph. Pure: what must be read is
-returned as queries. Parsed definitions are kept, because they rarely change.
+What belongs here: which variables a definition's graph depends on, and the graph. Pure. Parsed definitions
+are kept, because they rarely change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.directory import instances
@@ -21,7 +21,6 @@ from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender, MissingVariable
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, children_of, data_of
 
 
 class PublishedDefinition(NamedTuple):
@@ -51,16 +50,8 @@ class Definitions:
         self._sources: dict[bytes, _Source] = {}
         self._found: dict[tuple[object, ...], PublishedDefinition] = {}
 
-    def queries(self, znodes: Znodes, view: View) -> Iterator[Query]:
-        """The variables that the graph of a service depends on. Grows with what is found."""
-        source = self._source(znodes, view)
-        if source and source.variables:
-            yield from map(data_of, self._places(znodes, source, view))
-            if self._only_on_hosts(znodes, source, view):
-                yield children_of(f"{znodes.definition}/{VARIABLES}")
-
     def find(self, znodes: Znodes, view: View) -> PublishedDefinition:
-        """What is published for a service; NOT_PUBLISHED also while its `queries` are not answered."""
+        """What is published for a service; NOT_PUBLISHED also while a value that it needs is not read yet."""
         source = self._source(znodes, view)
         if source is None:
             return NOT_PUBLISHED
@@ -68,11 +59,12 @@ class Definitions:
             return PublishedDefinition(None, source.issues, 1)
         values: dict[str, str] = {}
         if source.variables:
-            if not all(query in view for query in self.queries(znodes, view)):
+            found = self._places(znodes, source, view)
+            read = {path: znode for path in found if (znode := view.znode(path))}
+            if not view.wanted.isdisjoint(read):
                 return NOT_PUBLISHED
-            for path, name in self._places(znodes, source, view).items():
-                if znode := view.znode(path):
-                    values.setdefault(name, znode.data.decode("utf-8", "replace"))
+            for path, znode in read.items():
+                values.setdefault(found[path], znode.data.decode("utf-8", "replace"))
             values.update({name: self._given[name] for name in source.variables if name in self._given})
         key = (znodes.service_name, id(source), tuple(sorted(values.items())))
         if key not in self._found:
@@ -102,8 +94,7 @@ class Definitions:
         """The variables that the graph depends on, and that have no value for all hosts."""
         has_value: dict[str, bool] = {}
         for path, name in _common_places(znodes, source).items():
-            # A value that has not been read yet may exist.
-            has_value[name] = has_value.get(name, False) or view.get(data_of(path), 0) is not None
+            has_value[name] = has_value.get(name, False) or view.stat(path) is not None
         return [name for name, has in has_value.items() if not has]
 
 

@@ -1,7 +1,6 @@
 """The election of a service: who takes part, who is missing, and what keeps it from a decision.
 
-Pure: `queries` returns what must be read, `live_election` what it means. The verdict is that of the agent's
-own `election.decide`, from the same records.
+Pure. The verdict is that of the agent's own `election.decide`, from the same records.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, 
 from kolla_mesos_start.election.records import BadRecord
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Znode
 
 T = TypeVar("T")
 Verdict = Union[Wait, Refused, Elected]
@@ -176,21 +175,6 @@ class LiveElection(NamedTuple):
         return _words(self.verdict, self.snapshot)
 
 
-# -- what is read -----------------------------------------------------------------------------------------
-
-
-def queries(znodes: Znodes, election: Election, view: View) -> Iterator[Query]:
-    """What must be read to know an election. Grows with what is found."""
-    at = znodes.election
-    yield from map(data_of, (at.turn, at.decision, at.override))
-    for place in (at.running, at.candidates, at.members):
-        yield children_of(place)
-        yield from (data_of(f"{place}/{host}") for host in view.names(place))
-    # The last sign of a host that is missing.
-    for host in {*view.hosts(znodes.status, znodes.role), *view.names(at.members)}:
-        yield from map(data_of, _signs(znodes._replace(host=host), election))
-
-
 def _signs(znodes: Znodes, election: Election) -> list[str]:
     """What the containers on a host write at each start."""
     states = [znodes.command(LOCAL, election.position).state, containers.daemon(znodes, LOCAL).state]
@@ -203,7 +187,7 @@ def _signs(znodes: Znodes, election: Election) -> list[str]:
 def live_election(
     znodes: Znodes, election: Election, existing: Sequence[Container], ended: Mapping[str, str], view: View
 ) -> LiveElection:
-    """The election, once all `queries` are answered. `ended`: how the last start on each host failed."""
+    """The election. `ended`: how the last start on each host failed."""
     ready = sorted({each.host for each in existing if each.ready})
     try:
         found = snapshot(znodes, election.members, ready, view)

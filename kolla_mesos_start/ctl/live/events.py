@@ -1,6 +1,6 @@
 """What happened in a deployment: what operators did, and what has changed between two looks.
 
-Pure, except that `EventReader` says what must be read. What came and went between two looks is not seen. An
+Pure. What came and went between two looks is not seen. An
 action has its own time, a change the time of the look that has shown it.
 """
 
@@ -24,7 +24,6 @@ from kolla_mesos_start.report import (
     REFRESH_SETTLING,
 )
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, printable
-from kolla_mesos_start.zookeeper.view import Query, data_of
 
 # The words for each stage of a container that is an event; a service's name, or its daemon's, comes before.
 STAGES = {
@@ -73,12 +72,8 @@ class Look(NamedTuple):
 class EventReader(DeploymentReader):
     """Reads also what operators have done."""
 
-    def queries(self, view: View) -> set[Query]:
-        """What must be read."""
-        return {*super().queries(view), data_of(self.znodes.events)}
-
     def look(self, view: View, now: float) -> Look:
-        """The deployment, once all `queries` are answered."""
+        """The deployment at this moment."""
         record = view.znode(self.znodes.events)
         entries = event_record.decode(record.data) if record else ()
         return Look(now, self.deployment(view), tuple(entries))

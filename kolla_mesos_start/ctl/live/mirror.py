@@ -1,22 +1,23 @@
 """A running deployment, read again when it changes.
 
-What belongs here: reading what `DeploymentReader` asks for, and watching it.
+What belongs here: reading and watching its tree, of which `DeploymentReader` makes the record.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Callable, Set
+from typing import TypeVar
 
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
-from kolla_mesos_start.ctl.zk import services
+from kolla_mesos_start.ctl.zk import connection, containers, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.view import View, read_all
+from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper.view import children_of, data_of, stat_of
 
+T = TypeVar("T")
 QUIET = 0.1  # seconds: changes come in groups, and one look is enough for a group
 
 
@@ -35,27 +36,31 @@ class Mirror:
         partly: bool = False,
     ) -> None:
         self._client, self._live, self._watching, self._partly = client, live, watching, partly
-        self._view = View()
+        self._view, self._top = View(), live.znodes.deployment
         self._stale: set[str] = set()  # paths
+        self._is_connected = self._each = False
         if watching:
-            client.session.on_watch(self._stale.add)
-            client.session.on_connected(self._forget)  # All watches are gone.
+            client.session.on_watch(lambda path: self._stale.add(path))
+            client.session.on_connected(self._connect)
 
     def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
-        view = self.view()
-        return self._live.deployment(view)
+        return self.read(self._live.deployment)
 
-    def view(self) -> View:
-        """What is known. Only what is missing or has changed is read."""
-        for path in self._stale:
-            for query in (data_of(path), children_of(path), stat_of(path)):
-                self._view.pop(query)
-            self._view.denied.discard(path)
-        self._stale.clear()
-        return read_all(
-            self._client, self._live.queries, self._view, watch=self._watching, partly=self._partly
-        )
+    def read(self, make: Callable[[View], T]) -> T:
+        """What `make` makes of the deployment as it is now. Only what has changed is read."""
+        if not self._is_connected:
+            self._is_connected = True
+            self._each = self._watching and not connection.watch_all(self._client, self._top)
+            self._view, self._stale = View(), {self._top}
+        how = {"partly": self._partly, "each": self._each}
+        while True:
+            stale, self._stale = self._stale, set()
+            self._view.refresh(self._client, stale, open=containers.NAMES, **how)
+            found = make(self._view)
+            if not self._view.wanted:
+                return found
+            self._view.load(self._client, **how)
 
     @property
     def denied(self) -> Set[str]:
@@ -70,8 +75,10 @@ class Mirror:
         self._client.loop.sleep(quiet)
         return True
 
-    def _forget(self) -> None:
-        self._stale.update(query.path for query in self._view)
+    def _connect(self) -> None:
+        """All watches are gone: everything is read again."""
+        self._is_connected = False
+        self._stale.add(self._top)
 
 
 def mirror(invocation: Invocation, *, watching: bool = False, partly: bool = False) -> Mirror:

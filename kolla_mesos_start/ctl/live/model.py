@@ -13,7 +13,7 @@ from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.model import Command, Graph
 from kolla_mesos_start.report import NEVER_READY
-from kolla_mesos_start.tree.publication import PublicationMark
+from kolla_mesos_start.tree.codec import PublicationMark
 from kolla_mesos_start.tree.states import Detail, Unmet
 
 # In exec mode the agent is replaced by the daemon, and not its parent.

@@ -92,7 +92,7 @@ def find(invocation: Invocation, path: str, host: str) -> OneTime:
     if host and (bad_segment(host) or host == GLOBAL):
         raise BadUsage(f"--host: expected the name of a host, found {host!r}")
     znodes = invocation.require_deployment()
-    service = _service(invocation.client, znodes, path.partition("/")[0])
+    service = services.find(invocation.client, znodes, path.partition("/")[0])
     found = _read(invocation, znodes._replace(service_name=service, host=host), path)
     if found.command.run_once == GLOBAL and host:  # Its generation is then the same for all hosts.
         found = _read(invocation, found.znodes._replace(host=""), path)
@@ -109,19 +109,6 @@ def _candidates(invocation: Invocation, given: str) -> str:
     meant = [each for each in known if given in each.split("/")] or known
     more = f" and {len(meant) - SHOWN} more" if len(meant) > SHOWN else ""
     return f": {', '.join(meant[:SHOWN])}{more}" if meant else ", and no service has a one-time command"
-
-
-def _service(client: OperatorClient, znodes: Znodes, role: str) -> str:
-    """The service that has a role."""
-    published = services.definitions(client, znodes)
-    roles: dict[str, list[str]] = {}
-    for name in published:
-        roles.setdefault(name.rpartition("/")[2], []).append(name)
-    if role not in roles:
-        raise NotThere(f"no service below {znodes.deployment} has the role {role!r}{nearest(role, roles)}")
-    if len(roles[role]) > 1:
-        raise BadDefinition([f"the role {role} is that of several services: {', '.join(roles[role])}"])
-    return roles[role][0]
 
 
 def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:

@@ -28,7 +28,7 @@ from kolla_mesos_start.ctl.zk import (
 from kolla_mesos_start.ctl.zk.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.ctl.zk.publisher import Publisher, check_chroot
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
-from kolla_mesos_start.tree.publication import RESTORE, PublicationMark
+from kolla_mesos_start.tree.codec import RESTORE, PublicationMark
 
 SHOWN = 5  # names, in a message
 MANY = 40  # znodes of a first publication: more are only counted

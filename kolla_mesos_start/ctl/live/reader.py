@@ -1,13 +1,13 @@
 """Reads a running deployment from ZooKeeper as one record. No agent is asked.
 
-Pure: `queries` returns what must be read, which grows with what is found; `deployment` makes the record.
-`mirror` does the reading. The parts are made by `definitions` (what is published), `ensemble.containers`
-(which containers exist), `unread` (what these have not read) and `steps` (commands and daemons).
+Pure: `deployment` makes the record of a View; `mirror` does the reading. The parts are made by `definitions`
+(what is published), `zk.containers` (which containers exist), `unread` (what these have not read) and `steps`
+(commands and daemons).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from kolla_mesos_start.ctl.live import election, steps
@@ -24,13 +24,12 @@ from kolla_mesos_start.ctl.live.unread import Unread
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
 from kolla_mesos_start.ctl.zk.services import is_service_part
-from kolla_mesos_start.ctl.zk.view import View, walk
-from kolla_mesos_start.definition.forms import ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.ctl.zk.view import View
+from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
-from kolla_mesos_start.tree.publication import unfinished
+from kolla_mesos_start.tree.codec import unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
-from kolla_mesos_start.zookeeper.view import Query, children_of, data_of
 
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
 
@@ -46,78 +45,26 @@ class DeploymentReader:
         self._generations: Published = {}
         self._inputs: tuple[object, object] = (None, None)
 
-    # -- what must be read --------------------------------------------------------------------------
-
-    def queries(self, view: View) -> set[Query]:
-        """What must still be read. Call it again when that is read, until nothing is left."""
-        self._unread.look(view)
-        found = set(view.kept("tree", None, lambda: _missing(self._tree_queries(view), view)))
-        for znodes in self.services(view):
-            found.update(
-                view.kept(
-                    ("queries", znodes.service_name),
-                    self._unread.shared,
-                    lambda own=znodes: _missing(self._service_queries(own, view), view),  # type: ignore[misc]
-                )
-            )
-        return found
-
-    def _service_queries(self, znodes: Znodes, view: View) -> Iterator[Query]:
-        yield from self.definitions.queries(znodes, view)
-        yield from containers.queries(znodes, view)
-        published = self.definitions.find(znodes, view)
-        if published.graph:
-            existing = containers.containers(znodes, view)
-            yield from steps.queries(znodes, published.graph, existing, view)
-            daemon = published.graph.daemon
-            if daemon and daemon.election:
-                yield from election.queries(znodes, daemon.election, view)
-            yield from self._unread.queries(znodes, published.graph, existing, view)
-            yield from _gone_queries(znodes, published, len(existing), view)
-
-    def _tree_queries(self, view: View) -> Iterator[Query]:
-        """The services, the hosts, the roles on each, and how starts ended there."""
-        for path in self._walk(view):
-            yield children_of(path)
-            if path != self.znodes.deployment:
-                yield data_of(path)
-        yield from self._unread.shared_queries(view)
-        yield data_of(self.znodes.publication)
-        mark = self.znodes.publication
-        yield children_of(mark)
-        yield from (data_of(f"{mark}/{name}") for name in view.names(mark))
-        yield children_of(self.znodes.status)
-        for scope in view.names(self.znodes.status):
-            yield children_of(f"{self.znodes.status}/{scope}")
-            for role in view.names(f"{self.znodes.status}/{scope}"):
-                path = f"{self.znodes.status}/{scope}/{role}"
-                if scope == GLOBAL:
-                    yield data_of(path)
-                else:
-                    yield children_of(path)
-                    if ENDED in view.names(path):
-                        yield data_of(f"{path}/{ENDED}")
-
-    def _walk(self, view: View) -> list[str]:
-        """The paths of the deployment, and of everything that may be a service or lead to one."""
-        return list(walk(view.level, [self.znodes.deployment], is_service_part))
-
     def services(self, view: View) -> Sequence[Znodes]:
         """The znodes of each service: of a definition, or of anything that belongs to one."""
         return view.kept("services", None, lambda: sorted(self._services(view)))
 
     def _services(self, view: View) -> Iterator[Znodes]:
-        for path in self._walk(view)[1:]:
+        level = [self.znodes.deployment]
+        while level:
+            path = level.pop()
+            names = view.names(path)
             own = self.znodes._replace(service_name=path[len(self.znodes.deployment) + 1 :])
             znode = view.znode(path)
-            is_service = (znode and znode.data.strip()) or PARTS.intersection(view.names(path))
-            if is_service or path in view.denied:
+            is_service = (znode and znode.data.strip()) or PARTS.intersection(names)
+            if own.service_name and (is_service or path in view.denied):
                 yield own
+            level += [below for name in names if is_service_part(below := f"{path}/{name}")]
 
     # -- what it means --------------------------------------------------------------------------------
 
     def deployment(self, view: View) -> LiveDeployment:
-        """The deployment, once all `queries` are answered."""
+        """The deployment; without the effect of values that are still `wanted`."""
         self._unread.look(view)
         services = self.services(view)
         generations = dict(each for znodes in services for each in self._generations_of(znodes, view))
@@ -134,12 +81,8 @@ class DeploymentReader:
             for each in services
         }
         znodes = [view.znode(each.definition) for each in services]
-        stats = [znode.stat for znode in znodes if znode]
-        status = f"{self.znodes.status}/"
-        stats += [
-            stat for each, stat in view.items() if each.stat and stat and not each.path.startswith(status)
-        ]
-        published = max((stat.mtime / 1000 for stat in stats), default=0.0)
+        times = [znode.stat.mtime / 1000 for znode in znodes if znode]
+        published = max([*times, view.last_write()])
         return LiveDeployment(self.znodes.deployment_id, found, published, self._publication(view))
 
     def _publication(self, view: View) -> Publication:
@@ -201,12 +144,6 @@ class DeploymentReader:
         return view.kept(("generations", znodes.service_name), None, find)
 
 
-def _missing(queries: Iterable[Query], view: View) -> list[Query]:
-    """Those that are not answered yet."""
-    normal = (each if each.required == 1 else each._replace(required=1) for each in queries)
-    return [each for each in normal if each not in view]
-
-
 # -- containers that have ended ---------------------------------------------------------------------------
 
 
@@ -232,26 +169,17 @@ def _ended(znodes: Znodes, view: View) -> Iterator[EndedStart]:
             )
 
 
-def _gone_queries(
-    znodes: Znodes, published: PublishedDefinition, existing: int, view: View
-) -> Iterator[Query]:
-    """What must be read to know which containers of a daemon have disappeared, if some are missing."""
-    daemon = published.graph.daemon if published.graph else None
-    if daemon and existing < published.wanted:
-        for host in hosts_of(znodes, view):
-            yield from containers.gone_queries(znodes._replace(host=host))
-
-
 def _gone(
     znodes: Znodes, published: PublishedDefinition, existing: Sequence[Container], view: View
 ) -> Iterator[GoneContainer]:
     """The containers that were ready and have disappeared; one for each host that has no other one."""
-    # Not what is in the view because it was needed earlier.
-    needed = {query.path for query in _gone_queries(znodes, published, len(existing), view)}
+    daemon = published.graph.daemon if published.graph else None
+    if daemon is None or len(existing) >= published.wanted:
+        return
     hosts = {each.host for each in existing if each.is_live}
     for own in (znodes._replace(host=host) for host in hosts_of(znodes, view) if host not in hosts):
-        ready, state = view.get(containers.ready_query(own)), view.znode(containers.daemon(own, LOCAL).state)
-        is_needed = containers.ready_query(own).path in needed
-        if is_needed and state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
+        ready = containers.ready_on_host(own, view)
+        state = view.znode(containers.daemon(own, LOCAL).state)
+        if state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"
             yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)

@@ -1,14 +1,11 @@
 """The commands and daemons of a running deployment: what became of each, and what it waits for.
 
-Pure: `queries` returns what must be read, `live_steps` what it means. Dependencies are judged by the agent's
-own `tree.states`.
+Pure. Dependencies are judged by the agent's own `tree.states`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import product
 from typing import Optional
 
@@ -20,40 +17,9 @@ from kolla_mesos_start.definition.model import Command, Dependency, Graph, Membe
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Unmet
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, Unknown, children_of, data_of
-from kolla_mesos_start.zookeeper.view import View as Look
 
 # The published generation of a one-time command, by path and scope; None if it has none, or it is unknown.
 Published = Mapping[tuple[str, str], Optional[str]]
-
-
-def queries(znodes: Znodes, graph: Graph, containers: Sequence[Container], view: View) -> Iterator[Query]:
-    """What must be read to know the steps of a service. Grows with what is found."""
-    hosts, images = hosts_of(znodes, view), _images(containers)
-    for command in graph.steps:
-        for own in _scopes(command, znodes, hosts):
-            at = own.command(command.run_once or GLOBAL, command.path)
-            yield data_of(at.state)
-            if command.is_daemon:
-                continue
-            yield data_of(at.detail)
-            if command.run_once:
-                yield children_of(at.lock)
-                yield from (data_of(f"{at.lock}/{name}") for name in view.names(at.lock))
-                yield from _noted(view, partial(states.is_done, command, own))
-                # Containers of an older definition may wait for a mark.
-                yield from _noted(view, partial(states.superseded_by, command, own, definition=0))
-        for dependency in command.inside:
-            for own, image in product(_asking(dependency, znodes, hosts), images):
-                yield from _noted(view, partial(states.unmet, dependency, znodes=own, image=image))
-
-
-def _noted(view: View, decide: Callable[..., object]) -> Set[Query]:
-    """What a decision reads; more once that is read."""
-    look = Look(view)
-    with suppress(Unknown):
-        decide(view=look)
-    return look.noted
 
 
 def live_steps(
@@ -80,7 +46,7 @@ def live_steps(
         superseded = (
             command.run_once == GLOBAL
             and oldest is not None
-            and states.superseded_by(command, znodes, Look(view), oldest) is not None
+            and states.superseded_by(command, znodes, view, oldest) is not None
         )
         attempts = tuple(_attempts(command, znodes, hosts, view))
         yield LiveStep(command, done[command.path], attempts, unmet, superseded)
@@ -110,15 +76,15 @@ def _images(containers: Sequence[Container]) -> Set[str | None]:
 
 def _is_done(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> bool:
     if command.run_once is None:
-        return states.state_of(Look(view), znodes.command(GLOBAL, command.path).state)[0] == states.DONE
+        return states.state_of(view, znodes.command(GLOBAL, command.path).state)[0] == states.DONE
     scopes = _scopes(command, znodes, hosts)
-    return bool(scopes) and all(states.is_done(command, own, Look(view)) for own in scopes)
+    return bool(scopes) and all(states.is_done(command, own, view) for own in scopes)
 
 
 def _attempts(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> Iterator[Attempt]:
     for own in _scopes(command, znodes, hosts):
         at = own.command(command.run_once or GLOBAL, command.path)
-        state, since = states.state_of(Look(view), at.state)
+        state, since = states.state_of(view, at.state)
         if state is not None and since is not None:
             detail = states.decode_detail(view.znode(at.detail))
             yield Attempt(own.host or GLOBAL, state, since, detail, len(view.held(at.lock)))
@@ -145,7 +111,7 @@ def _unmet(
                 yield Unmet(dependency, "not done")
             continue
         for own, image in product(_asking(dependency, znodes, hosts), images):
-            if found := states.unmet(dependency, Look(view), own, image, published):
+            if found := states.unmet(dependency, view, own, image, published):
                 yield found
                 break
 

@@ -1,7 +1,7 @@
 """What running containers have not read yet: newer definitions, variables, files, and images.
 
-Pure: `queries` returns what must be read, `compare` what it means. Of a variable only the zxid of its last
-change is read, never its value. A deletion leaves no zxid, so it is not seen.
+Pure. Of a variable only the zxid of its last change is known, not its value. A deletion leaves no zxid, so it
+is not seen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from kolla_mesos_start.definition.texts import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.render.context import BUILTIN, file_text
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, children_of, data_of, stat_of
 
 
 class _Used(NamedTuple):
@@ -50,39 +49,9 @@ class Unread:
         self.shared: list[tuple[int, str]] = []
         self._used: dict[str, tuple[object, _Used]] = {}
 
-    # -- what must be read --------------------------------------------------------------------------
-
-    def shared_queries(self, view: View) -> Iterator[Query]:
-        """The variables of the deployment."""
-        yield children_of(self._above)
-        yield from (stat_of(f"{self._above}/{name}") for name in view.names(self._above))
-
-    def queries(
-        self, znodes: Znodes, graph: Graph, containers: Sequence[Container], view: View
-    ) -> Iterator[Query]:
-        """The variables and files of a service that has containers. Grows with what is found."""
-        if not containers:
-            return
-        if VARIABLES in view.names(znodes.definition):
-            above = f"{znodes.definition}/{VARIABLES}"
-            yield children_of(above)
-            for path in (f"{above}/{name}" for name in view.names(above)):
-                yield stat_of(path)
-                if _has_children(view.get(stat_of(path))):
-                    yield children_of(path)
-                    yield from (stat_of(f"{path}/{name}") for name in view.names(path))
-        files = _files(znodes, graph)
-        yield from map(stat_of, files)
-        # Templates matter only if a variable has changed since they were rendered.
-        oldest = _oldest(containers)
-        if oldest is not None and self._changed(znodes, oldest, view):
-            yield from map(data_of, files)
-
-    # -- what it means ------------------------------------------------------------------------------
-
     def look(self, view: View) -> None:
-        """Note when the variables of the deployment have changed; call it before `queries` and `compare`."""
-        stats = ((view.get(stat_of(f"{self._above}/{name}")), name) for name in view.names(self._above))
+        """Note when the variables of the deployment have changed; call it before `compare`."""
+        stats = ((view.stat(f"{self._above}/{name}"), name) for name in view.names(self._above))
         shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
         if shared != self.shared:  # Otherwise what was made with it stays.
             self.shared = shared
@@ -117,7 +86,7 @@ class Unread:
         # The same names for each container of the service: templates are parsed once for all.
         used = self._used_names(znodes, graph, self._changed(znodes, oldest, view), view)
         for name in sorted(changed & used.all):
-            stats = (view.get(stat_of(path)) for path in znodes._replace(host=container.host).variable(name))
+            stats = (view.stat(path) for path in znodes._replace(host=container.host).variable(name))
             nearest = next((stat for stat in stats if stat), None)
             if nearest and nearest.mzxid > read:
                 yield Older(VARIABLE, name, name in used.followed, nearest.mtime / 1000)
@@ -127,7 +96,7 @@ class Unread:
         names = {name for _, name in self.shared[bisect_left(self.shared, (read + 1, "")) :]}
         above = f"{znodes.definition}/{VARIABLES}"
         for name in view.names(above):
-            stat = view.get(stat_of(f"{above}/{name}"))
+            stat = view.stat(f"{above}/{name}")
             if stat and stat.mzxid > read:
                 names.add(name)
             if _has_children(stat):
@@ -137,6 +106,8 @@ class Unread:
     def _used_names(self, znodes: Znodes, graph: Graph, names: frozenset[str], view: View) -> _Used:
         """Those of the names that the service's templates use. Kept, because parsing is slow."""
         files = {path: view.znode(path) for path in _files(znodes, graph)}
+        if not view.wanted.isdisjoint(files):
+            return _Used(frozenset(), frozenset())
         key = (graph, names, tuple(znode and znode.stat.mzxid for znode in files.values()))
         known = self._used.get(znodes.service_name)
         if known is None or known[0] != key:
@@ -163,7 +134,7 @@ def _older_files(znodes: Znodes, graph: Graph, read: int, view: View) -> Iterato
     own = {file.name for file in graph.daemon.files} if graph.daemon else set()
     names = {file.name for step in graph.steps for file in step.files if file.mounted is None}
     for name in sorted(names):
-        stat = view.get(stat_of(znodes.file(name)))
+        stat = view.stat(znodes.file(name))
         if stat and stat.mzxid > read:
             yield Older(FILE, name, name in own, stat.mtime / 1000)
 

@@ -60,13 +60,13 @@ def service(container: PerHostContainer) -> Document:
         "command": [escaped(each) for each in workload.argv],
         "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
         **_network(container),
-        "user": None if workload.user is None else str(workload.user),
+        "user": None if workload.settings.user is None else str(workload.settings.user),
         **_access(workload),
-        "read_only": workload.read_only or None,
+        "read_only": workload.settings.read_only or None,
         "volumes": [*map(_volume, container.mounts), *anonymous],
         "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
-        "mem_limit": f"{workload.memory}m" if workload.memory else None,
-        "cpu_shares": cpu_shares(workload.cpu) if workload.cpu else None,
+        "mem_limit": f"{workload.settings.memory}m" if workload.settings.memory else None,
+        "cpu_shares": cpu_shares(workload.settings.cpu) if workload.settings.cpu else None,
         # In Compose, a restart can't depend on the exit status.
         "restart": "on-failure" if workload.is_task else "always",
         "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
@@ -79,16 +79,18 @@ def service(container: PerHostContainer) -> Document:
 
 
 def _access(workload: Workload) -> Mapping[str, object]:
-    access = workload.access
-    confined = ["no-new-privileges:true"] if access.is_confined else []
-    limits = {name: [int(each) for each in limit.split(":")] for name, limit in access.limits.items()}
+    settings = workload.settings
+    confined = ["no-new-privileges:true"] if settings.is_confined else []
+    limits = {
+        name: [int(each) for each in limit.split(":")] for name, limit in (settings.limits or {}).items()
+    }
     return {
-        "security_opt": [*confined, *map(escaped, access.security_options)],
-        "privileged": access.privileged or None,
-        "cap_drop": None if access.privileged else ["ALL"],
-        "cap_add": None if access.privileged else list(workload.capabilities),
-        **dict.fromkeys(access.namespaces, "host"),
-        "devices": list(map(escaped, access.devices)),
+        "security_opt": [*confined, *map(escaped, settings.security_options or ())],
+        "privileged": settings.privileged or None,
+        "cap_drop": None if settings.privileged else ["ALL"],
+        "cap_add": None if settings.privileged else list(settings.capabilities or ()),
+        **dict.fromkeys(settings.namespaces, "host"),
+        "devices": list(map(escaped, settings.devices or ())),
         "ulimits": {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()},
     }
 

@@ -30,9 +30,11 @@ from kolla_mesos_start.ctl.manifests.model import (
     Model,
     Mounted,
     Workload,
+    digested,
+    distinct,
     filled,
+    label,
 )
-from kolla_mesos_start.ctl.manifests.names import digested, distinct, label
 from kolla_mesos_start.errors import listed
 
 Document = dict[str, Any]
@@ -82,7 +84,7 @@ def notes(model: Model) -> Iterator[str]:
         for file in each.mounted:
             if file.content is None:
                 yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
-    unknown = listed(each.service for each in model.workloads if each.user is None)
+    unknown = listed(each.service for each in model.workloads if each.settings.user is None)
     if unknown:
         yield f"without `user` in launch.yml, the image has to name its USER by number, and not 0: {unknown}"
     for each in model.workloads:
@@ -91,7 +93,7 @@ def notes(model: Model) -> Iterator[str]:
             yield f"{each.service}: a pod has no {listed(lost)}: set them on its hosts"
         if each.stop_signal != TERM:
             yield f"{each.service}: its image needs STOPSIGNAL SIG{each.stop_signal}: a pod can't set it"
-        for device in each.access.devices:
+        for device in each.settings.devices or ():
             path = device.partition(":")[0]
             how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
             yield f"{each.service}: a pod has no `devices`: give it {path} {how}"
@@ -189,7 +191,7 @@ class _Objects:
     # -- the pod ------------------------------------------------------------------------------------
 
     def template(self, hosts: Sequence[str] | None = None) -> Document:
-        workload, user = self.workload, self.workload.user
+        workload, user = self.workload, self.workload.settings.user
         is_spread = workload.replicas > 1 and not workload.is_each
         spec = {
             "restartPolicy": "Never" if workload.is_task else None,
@@ -198,8 +200,8 @@ class _Objects:
             # A Service named kolla would otherwise set variables that begin with KOLLA_.
             "enableServiceLinks": False,
             "hostNetwork": workload.on_host_network or None,
-            "hostPID": "pid" in workload.access.namespaces or None,
-            "hostIPC": "ipc" in workload.access.namespaces or None,
+            "hostPID": "pid" in workload.settings.namespaces or None,
+            "hostIPC": "ipc" in workload.settings.namespaces or None,
             "dnsPolicy": "ClusterFirstWithHostNet" if workload.on_host_network else None,
             "securityContext": filled(
                 {
@@ -251,16 +253,16 @@ class _Objects:
     def container(self) -> Document:
         """The container. The image's ENTRYPOINT, dumb-init, stays in front of the agent."""
         workload, is_daemon = self.workload, not self.workload.is_task
+        settings = workload.settings
         # Memory is also a limit: a container that exceeds it is killed. The processor share is a minimum.
-        memory = filled({"memory": f"{workload.memory}Mi" if workload.memory else None})
-        requests = {**filled({"cpu": f"{workload.cpu}m" if workload.cpu else None}), **memory}
-        access = workload.access
-        rights = {"drop": ["ALL"], "add": list(workload.capabilities)}
+        memory = filled({"memory": f"{settings.memory}Mi" if settings.memory else None})
+        requests = {**filled({"cpu": f"{settings.cpu}m" if settings.cpu else None}), **memory}
+        rights = {"drop": ["ALL"], "add": list(settings.capabilities or ())}
         security = {
-            "allowPrivilegeEscalation": not access.is_confined,
-            "privileged": access.privileged or None,
-            "capabilities": None if access.privileged else filled(rights),
-            "readOnlyRootFilesystem": workload.read_only or None,
+            "allowPrivilegeEscalation": not settings.is_confined,
+            "privileged": settings.privileged or None,
+            "capabilities": None if settings.privileged else filled(rights),
+            "readOnlyRootFilesystem": settings.read_only or None,
         }
         return filled(
             {
@@ -327,7 +329,7 @@ class _Objects:
         for place, keys in self.file_directories().items():
             items = [{"key": key, "path": path} for key, path in keys.items()]
             yield {"name": names[place], "configMap": {"name": f"{self.name}-files", "items": items}}
-        mode = ALL_READ if self.workload.user is None else GROUP_READS
+        mode = ALL_READ if self.workload.settings.user is None else GROUP_READS
         for path, secret in self.workload.secrets.items():
             yield {"name": names[path], "secret": {"secretName": secret, "defaultMode": mode}}
 
@@ -364,11 +366,11 @@ class _Objects:
 
 def _inexpressible(workload: Workload) -> Sequence[str]:
     """The settings of launch.yml that Kubernetes leaves to the container runtime."""
-    access = workload.access
+    settings = workload.settings
     found = {
-        "`cgroup`": "cgroup" in access.namespaces,
-        "`limits`": bool(access.limits),
-        "`security_options`": bool(access.security_options),
+        "`cgroup`": "cgroup" in settings.namespaces,
+        "`limits`": bool(settings.limits),
+        "`security_options`": bool(settings.security_options),
     }
     return [name for name, is_set in found.items() if is_set]
 

@@ -21,15 +21,18 @@ from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMP
 from kolla_mesos_start.ctl.manifests.model import (
     CREDENTIAL,
     FILES,
+    LONGEST,
     READ,
     SECRETS,
     Manifests,
     Model,
     Workload,
+    digested,
     filled,
+    label,
+    name_of,
     shared_place,
 )
-from kolla_mesos_start.ctl.manifests.names import LONGEST, digested, label, name_of
 from kolla_mesos_start.errors import listed
 
 App = dict[str, Any]
@@ -147,7 +150,7 @@ def notes(model: Model) -> Iterator[str]:
     if ports:
         which = ", ".join(map(str, sorted(ports)))
         yield f"have the Mesos agents offer the ports {which}: by default they offer 31000 to 32000"
-    unlimited = [each for each in model.workloads if each.memory is None]
+    unlimited = [each for each in model.workloads if each.settings.memory is None]
     if unlimited:
         yield f"without `memory` in launch.yml, {MEMORY} MiB is the limit of {_named(unlimited)}"
 
@@ -201,8 +204,8 @@ class _Maker:
             "id": self.id,
             "args": self.args(),
             "instances": workload.instances,
-            "cpus": workload.cpu / 1000 if workload.cpu else CPUS,
-            "mem": workload.memory or MEMORY,
+            "cpus": workload.settings.cpu / 1000 if workload.settings.cpu else CPUS,
+            "mem": workload.settings.memory or MEMORY,
             **filled({"constraints": list(self.constraints())}),
             "container": self.container(),
             **self.network(),
@@ -269,11 +272,11 @@ class _Maker:
     def parameters(self) -> Iterator[App]:
         """Options of `docker run`."""
         workload = self.workload
-        if workload.user is not None:
-            yield _parameter("user", str(workload.user))
+        if workload.settings.user is not None:
+            yield _parameter("user", str(workload.settings.user))
         yield from self.access()
         yield _parameter("stop-signal", f"SIG{workload.stop_signal}")  # otherwise the image's own
-        if workload.read_only:
+        if workload.settings.read_only:
             yield _parameter("read-only", "true")
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
@@ -286,22 +289,22 @@ class _Maker:
                 yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
 
     def access(self) -> Iterator[App]:
-        access = self.workload.access
-        if access.privileged:
+        settings = self.workload.settings
+        if settings.privileged:
             yield _parameter("privileged", "true")
         else:
             yield _parameter("cap-drop", "ALL")
-            for name in self.workload.capabilities:
+            for name in settings.capabilities or ():
                 yield _parameter("cap-add", name)
-        if access.is_confined:
+        if settings.is_confined:
             yield _parameter("security-opt", "no-new-privileges")
-        for option in access.security_options:
+        for option in settings.security_options or ():
             yield _parameter("security-opt", option)
-        for device in access.devices:
+        for device in settings.devices or ():
             yield _parameter("device", device)
-        for namespace in access.namespaces:
+        for namespace in settings.namespaces:
             yield _parameter("cgroupns" if namespace == "cgroup" else namespace, "host")
-        for name, limit in access.limits.items():
+        for name, limit in (settings.limits or {}).items():
             yield _parameter("ulimit", f"{name}={limit}")
 
     def volumes(self) -> Iterator[App]:

@@ -6,9 +6,11 @@ collected as findings, not raised. The formats read only these records.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,7 +30,6 @@ from kolla_mesos_start.ctl.directory.container_settings import (
 from kolla_mesos_start.ctl.directory.directory import Contents, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, Finding, Issue, located
 from kolla_mesos_start.ctl.directory.launch import NAME, LaunchFile
-from kolla_mesos_start.ctl.manifests.names import name_of, names_of
 from kolla_mesos_start.ctl.validate.rules import (
     build_graph,
     known_graph,
@@ -67,6 +68,8 @@ IMAGE = re.compile(
     rf"([A-Za-z0-9.-]+(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
     r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@[a-z0-9]+:[0-9a-f]{32,})?"
 )
+DIGITS = 6  # of a digest
+LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 MARGIN = 5  # seconds that a container has beyond its longest stop_grace
 
 
@@ -78,33 +81,13 @@ class Mounted(NamedTuple):
     content: bytes | None
 
 
-class HostAccess(NamedTuple):
-    """What a container may do beyond the usual: most only with the host's consent.
-
-    `limits` are soft:hard by the names of ulimit. `namespaces` are those of the host: pid, ipc, cgroup.
-    """
-
-    new_privileges: bool = False
-    privileged: bool = False
-    namespaces: Sequence[str] = ()
-    limits: Mapping[str, str] = MappingProxyType({})
-    security_options: Sequence[str] = ()
-    devices: Sequence[str] = ()
-
-    @property
-    def is_confined(self) -> bool:
-        """Whether no program may get more rights than it was started with."""
-        return not (self.new_privileges or self.privileged)
-
-
 class Workload(NamedTuple):
     """The containers of one service, which are all alike.
 
     `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
-    any if there are none. `is_each`: it has one on each of them. A task ends once its commands are done.
+    any if there are none. A task ends once its commands are done.
     `generations` are those of its one-time commands. `env` holds all that the agent needs, but where the
-    secrets are mounted: `variables` and `credential` are their names. Where launch.yml names no network it is
-    the launcher's usual one.
+    secrets are mounted. Where launch.yml names no network it is the launcher's usual one.
     """
 
     service: str
@@ -114,27 +97,35 @@ class Workload(NamedTuple):
     image: str
     env: Mapping[str, str]
     replicas: int
-    is_each: bool
     hosts: Sequence[str]
     generations: Sequence[str]
     stop_grace: float
     drains: bool
     ports: Sequence[int]
-    volumes: Sequence[Volume]
     mounted: Sequence[Mounted]
-    cpu: int | None
-    memory: int | None
-    user: int | None
-    read_only: bool
-    capabilities: Sequence[str]
-    variables: str | None
-    credential: str | None
-    on_host_network: bool
-    on_own_network: bool
-    access: HostAccess = HostAccess()
-    stop_signal: str = TERM
-    start_timeout: int | None = None
+    settings: ContainerSettings
     argv: Sequence[str] = ARGV
+
+    @property
+    def is_each(self) -> bool:
+        """Whether it has one on each of its hosts."""
+        return self.settings.replicas == EACH
+
+    @property
+    def on_host_network(self) -> bool:
+        return self.settings.network == HOST
+
+    @property
+    def on_own_network(self) -> bool:
+        return self.settings.network == OWN
+
+    @property
+    def volumes(self) -> Sequence[Volume]:
+        return self.settings.volumes or ()
+
+    @property
+    def stop_signal(self) -> str:
+        return self.settings.stop_signal or TERM
 
     @property
     def instances(self) -> int:
@@ -161,22 +152,22 @@ class Workload(NamedTuple):
     def directories(self) -> Sequence[Volume]:
         """The volumes of launch.yml and, with a read-only root, the directories that the agent writes to."""
         paths = {each.path for each in self.volumes}
-        written = WRITTEN if self.read_only else ()
+        written = WRITTEN if self.settings.read_only else ()
         return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
 
     @property
     def secrets(self) -> Mapping[str, str]:
         """The names of the mounted secrets, by their paths."""
-        found = {VARIABLES_DIR: self.variables, CREDENTIAL_DIR: self.credential}
+        found = {VARIABLES_DIR: self.settings.variables, CREDENTIAL_DIR: self.settings.credential}
         return {path: name for path, name in found.items() if name}
 
     @property
     def environ(self) -> Mapping[str, str]:
         """`env` and the paths of the secrets. Values of launch.yml take precedence."""
         places = {}
-        if self.variables:
+        if self.settings.variables:
             places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
-        if self.credential:
+        if self.settings.credential:
             places["KOLLA_ZK_AUTH_FILE"] = f"{CREDENTIAL_DIR}/{CREDENTIAL}"
         return {**self.env, **{name: value for name, value in places.items() if name not in self.env}}
 
@@ -188,7 +179,11 @@ class Workload(NamedTuple):
     @property
     def liveness(self) -> Sequence[str]:
         """The probe after whose failure the launcher restarts a container. A failed check is no reason."""
-        return HEALTH if self.start_timeout is None else (*HEALTH, "--started", str(self.start_timeout))
+        return (
+            HEALTH
+            if self.settings.start_timeout is None
+            else (*HEALTH, "--started", str(self.settings.start_timeout))
+        )
 
     @property
     def grace(self) -> int:
@@ -299,7 +294,6 @@ class _WorkloadReader:
         self.known = _known(deployment, site, service)
 
     def workload(self, name: str) -> Workload:
-        settings = self.settings
         document = load(self.service.definition)
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
@@ -312,41 +306,16 @@ class _WorkloadReader:
             image=self.image(),
             env=self.env(graph, ports),
             replicas=1 if replicas is None else replicas,
-            is_each=settings.replicas == EACH,
             hosts=self.launch.hosts_of(self.service.name),
             generations=sorted({each.generation for each in graph.steps if each.generation}),
             stop_grace=max((step.stop_seconds for step in graph.steps), default=0),
             drains=bool(graph.daemon and graph.daemon.drains),
             ports=ports,
-            volumes=settings.volumes or (),
             mounted=_mounted(graph, self.service.files),
-            cpu=settings.cpu,
-            memory=settings.memory,
-            user=settings.user,
-            read_only=bool(settings.read_only),
-            capabilities=settings.capabilities or (),
-            variables=settings.variables,
-            credential=settings.credential,
-            on_host_network=settings.network == HOST,
-            on_own_network=settings.network == OWN,
-            access=self.access(),
-            stop_signal=settings.stop_signal or TERM,
-            start_timeout=settings.start_timeout,
+            settings=self.settings,
         )
         self.check_places(found)
         return found
-
-    def access(self) -> HostAccess:
-        settings = self.settings
-        namespaces = {"pid": settings.pid, "ipc": settings.ipc, "cgroup": settings.cgroup}
-        return HostAccess(
-            bool(settings.new_privileges),
-            bool(settings.privileged),
-            [name for name, value in namespaces.items() if value == HOST],
-            settings.limits or {},
-            settings.security_options or (),
-            settings.devices or (),
-        )
 
     def check_places(self, workload: Workload) -> None:
         """Check that each path is mounted once and contains no separator of a runtime."""
@@ -463,3 +432,44 @@ def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
 
 def _texts(contents: Contents) -> Mapping[str, str]:
     return {name: data.decode() for name, data in contents.items()}
+
+
+# -- names that all launchers accept: lowercase letters, digits and hyphens -----------------------------
+
+
+def names_of(services: Iterable[str]) -> Mapping[str, str]:
+    """A name for each service: its role, where that is enough. None is that of a directory of volumes."""
+    return distinct({service: label(service.rpartition("/")[2]) for service in services}, [SHARED, NAMED])
+
+
+def distinct(labels: Mapping[str, str], others: Iterable[str] = ()) -> Mapping[str, str]:
+    """These, with a digest of what is so called where one is too long, or another's too."""
+    count = Counter([*labels.values(), *others])
+
+    def named(digits: int) -> Mapping[str, str]:
+        return {
+            key: name if count[name] == 1 and len(name) <= LONGEST else digested(name, key, LONGEST, digits)
+            for key, name in labels.items()
+        }
+
+    found = named(DIGITS)
+    # Of some thousand short digests two are likely to be the same.
+    return found if len(set(found.values())) == len(found) else named(4 * DIGITS)
+
+
+def label(text: str) -> str:
+    """The text as a name in Kubernetes (RFC 1123) that begins with a letter, as a Service requires."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name if name[:1].isalpha() else f"s-{name}".rstrip("-")
+
+
+def name_of(text: str) -> str:
+    """A label of one text, with a digest unless it is the text itself: others are called otherwise."""
+    name = label(text)
+    return name if name == text and len(name) <= LONGEST else digested(name, text, LONGEST)
+
+
+def digested(name: str, of: str, longest: int, digits: int = DIGITS) -> str:
+    """Cut, and with a digest, so that others are called otherwise."""
+    digest = hashlib.sha256(of.encode()).hexdigest()[:digits]
+    return f"{name[: longest - digits - 1].rstrip('-')}-{digest}"

@@ -16,9 +16,10 @@ from kolla_mesos_start.ctl.manifests.model import (
     SECRETS,
     Model,
     Workload,
+    distinct,
+    label,
     shared_place,
 )
-from kolla_mesos_start.ctl.manifests.names import distinct, label
 
 
 class Mount(NamedTuple):

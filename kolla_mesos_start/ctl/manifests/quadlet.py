@@ -75,10 +75,10 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     for name, value in container.environ("journalctl --unit").items():
         yield f"Environment={word(f'{name}={value}')}"
     yield from _network(container)
-    if workload.user is not None:
-        yield f"User={workload.user}"
+    if workload.settings.user is not None:
+        yield f"User={workload.settings.user}"
     yield from _access(workload)
-    if workload.read_only:
+    if workload.settings.read_only:
         yield "ReadOnly=true"
         yield "ReadOnlyTmpfs=false"
     for mount in container.mounts:
@@ -90,30 +90,30 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     yield from _health(container)
     yield f"PodmanArgs=--stop-timeout={workload.grace}"  # StopTimeout needs podman 5.0
     yield f"PodmanArgs=--stop-signal=SIG{workload.stop_signal}"  # otherwise the image's own
-    if workload.memory:
-        yield f"PodmanArgs=--memory={workload.memory}m"
-    if workload.cpu:
-        yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.cpu)}"
+    if workload.settings.memory:
+        yield f"PodmanArgs=--memory={workload.settings.memory}m"
+    if workload.settings.cpu:
+        yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.settings.cpu)}"
 
 
 def _access(workload: Workload) -> Iterator[str]:
-    access = workload.access
-    if access.is_confined:
+    settings = workload.settings
+    if settings.is_confined:
         yield "NoNewPrivileges=true"
-    if access.privileged:
+    if settings.privileged:
         yield "PodmanArgs=--privileged"
     else:
         yield "DropCapability=all"
-        for capability in workload.capabilities:
+        for capability in settings.capabilities or ():
             yield f"AddCapability=CAP_{capability}"
-    for namespace in access.namespaces:
+    for namespace in settings.namespaces:
         option = "cgroupns" if namespace == "cgroup" else namespace
         yield f"PodmanArgs=--{option}=host"
-    for name, limit in access.limits.items():
+    for name, limit in (settings.limits or {}).items():
         yield f"Ulimit={name}={limit}"
-    for option in access.security_options:
+    for option in settings.security_options or ():
         yield f"PodmanArgs=--security-opt={escaped(option)}"
-    for device in access.devices:
+    for device in settings.devices or ():
         yield f"AddDevice={escaped(device)}"
 
 

@@ -26,7 +26,6 @@ from kolla_mesos_start.definition.model import Command, Graph, Members
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, data_of
 
 STARTED_AGAIN, READY_AGAIN, RUN_AGAIN = "started again", "ready again", "run again"
 READY_BEFORE = "ready before"
@@ -37,19 +36,8 @@ BEGUN = (DONE, "starting", "unready", "draining")  # In other states it waits, o
 class HistoryReader(DeploymentReader):
     """Reads also what the znodes of a deployment say about the past."""
 
-    def queries(self, view: View) -> set[Query]:
-        """What must be read."""
-        return super().queries(view) | set(self._history_queries(view))
-
-    def _history_queries(self, view: View) -> Iterator[Query]:
-        for znodes, graph in self.graphs(view):
-            hosts = hosts_of(znodes, view)
-            for command in graph.commands:
-                yield from map(data_of, _details(command, znodes, hosts))
-            yield from containers.history_queries(znodes, hosts, view)
-
     def report(self, view: View, now: float) -> StartReport:
-        """What happened, once all `queries` are answered. What has not ended has lasted until `now`."""
+        """What happened. What has not ended has lasted until `now`."""
         return _StartReader(self.graphs(view), self.znodes.deployment_id, view, now).report()
 
     def graphs(self, view: View) -> list[tuple[Znodes, Graph]]:
@@ -111,7 +99,7 @@ class _StartReader:
                 continue
             for host in hosts_of(znodes, self._view):
                 name = f"{znodes.role}@{host}"
-                created = self._view.get(containers.ready_query(znodes._replace(host=host)))
+                created = containers.ready_on_host(znodes._replace(host=host), self._view)
                 since = appeared.get(name)
                 if created and since is not None and since > created.ctime / 1000 + BEGINNING:
                     yield name, since
@@ -163,7 +151,7 @@ class _StartReader:
         found = sorted(self._instances(), key=lambda each: each[1].step.finished)
         done, everything = Finished(known), Finished([*known, *(event.step for _, event in found)])
         for znodes, event in found:
-            step, ready = event.step, self._view.get(containers.ready_query(znodes))
+            step, ready = event.step, containers.ready_on_host(znodes, self._view)
             if step.container in started_again:
                 step = step._replace(again=STARTED_AGAIN)
             elif containers.has_lost_children(ready):

@@ -277,8 +277,8 @@ class Up:
 
     def _timeline(self) -> list[str]:
         reader = HistoryReader(self.deployment.znodes, self.deployment.given)
-        view = Mirror(self.deployment.client, reader).view()
-        return list(report.lines(reader.report(view, time.time()), self.console.width))
+        found = Mirror(self.deployment.client, reader).read(lambda view: reader.report(view, time.time()))
+        return list(report.lines(found, self.console.width))
 
     def _show_places(self) -> None:
         """Print where each container has its log and its files."""

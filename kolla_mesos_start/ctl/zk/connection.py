@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from kazoo.protocol.serialization import write_string
 
 from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.ctl.zk.interrupts import SIGINT, InterruptibleLoop
@@ -19,7 +22,7 @@ from kolla_mesos_start.settings import LABELS, Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
 from kolla_mesos_start.zookeeper.lock import Queues
-from kolla_mesos_start.zookeeper.view import Query, Znode
+from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import (
     ACL,
     UNREADABLE,
@@ -40,6 +43,7 @@ from kolla_mesos_start.zookeeper.wire import (
     SetData,
     Sync,
     ZnodeStat,
+    int_struct,
 )
 
 log = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ MEANWHILE = {
     BadVersionError: "was changed",
     NotEmptyError: "has got a child (of a container that has started?)",
 }
+RECURSIVE = 1  # the mode of a watch
 PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
 
 
@@ -182,9 +187,9 @@ def mzxids(client: Client, paths: Iterable[str]) -> dict[str, int | None]:
     return {path: stat and stat.mzxid for path, stat in stats(client, paths).items()}
 
 
-def stats(client: Client, paths: Iterable[str]) -> dict[str, ZnodeStat | None]:
+def stats(client: Client, paths: Iterable[str], *, watch: bool = False) -> dict[str, ZnodeStat | None]:
     """The stat of each znode; None if it does not exist."""
-    return _results(client, {path: Exists(path, False) for path in paths})
+    return _results(client, {path: Exists(path, watch) for path in paths})
 
 
 def sync(client: Client, path: str) -> None:
@@ -204,34 +209,42 @@ def owners(client: Client, places: Iterable[str]) -> dict[str, int]:
     return {path: stat.ephemeralOwner for path, stat in found.items() if stat}
 
 
-def answers(
-    client: Client, queries: Iterable[Query], *, watch: bool = False, denied: set[str] | None = None
-) -> dict[Query, Any]:
-    """The answer to each query. With `watch`, the session reports the paths that change later.
+def znodes(
+    client: Client, paths: Iterable[str], denied: set[str] | None = None, *, watch: bool = False
+) -> dict[str, Znode | None]:
+    """Each znode; None if it does not exist. With `watch`, the session reports its changes.
 
-    Paths that we have no right to read are added to `denied` and count as absent; without it they are an
+    Paths that we have no right to read are added to `denied`, and count as absent; without it they are an
     error.
     """
-    found: dict[Query, Any] = {}
-    new = list(queries)
-    while new:
-        found.update(_results(client, {query: _question(query, watch) for query in new}, denied=denied))
-        # Reading an absent znode sets no watch; `exists` does. One that was created meanwhile is read again.
-        absent = [query for query in new if watch and found[query] is None and not query.stat]
-        stats = _results(client, {query: Exists(query.path, True) for query in absent})
-        new = [query for query, stat in stats.items() if stat and query.path not in (denied or ())]
-    for query, value in found.items():
-        if not query.stat and query.children:
-            found[query] = tuple(sorted(value[0])) if value else ()
-        elif not query.stat:
-            found[query] = Znode(*value) if value else None
-    return found
+    found = _results(client, {path: GetData(path, watch) for path in paths}, denied=denied)
+    return {path: Znode(*got) if got else None for path, got in found.items()}
 
 
-def _question(query: Query, watch: bool) -> Any:
-    if query.stat:
-        return Exists(query.path, watch)
-    return (GetChildren2 if query.children else GetData)(query.path, watch)
+def names(
+    client: Client, paths: Iterable[str], denied: set[str] | None = None, *, watch: bool = False
+) -> dict[str, Sequence[str]]:
+    """The sorted names below each znode; see `znodes`."""
+    found = _results(client, {path: GetChildren2(path, watch) for path in paths}, denied=denied)
+    return {path: tuple(sorted(got[0])) if got else () for path, got in found.items()}
+
+
+class AddWatch(namedtuple("AddWatch", "path")):
+    """The request for a watch on a znode and all below it, which stays (ZooKeeper 3.6 and newer)."""
+
+    type = 106
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.path) + int_struct.pack(RECURSIVE))
+
+    @classmethod
+    def deserialize(cls, frame: bytes, offset: int) -> None:
+        """The answer holds nothing."""
+
+
+def watch_all(client: Client, path: str) -> bool:
+    """Have the session report all changes at and below a path; False if the server is too old for that."""
+    return not isinstance(client.each({path: AddWatch(path)})[path], Exception)
 
 
 def _results(

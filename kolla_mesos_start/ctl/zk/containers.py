@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from kolla_mesos_start.ctl.directory.acl import BY_AGENTS
 from kolla_mesos_start.ctl.zk import elections
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.status_records import State
-from kolla_mesos_start.ctl.zk.view import View, read_all
+from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
@@ -33,7 +32,8 @@ from kolla_mesos_start.settings import LOGS_LIMIT
 from kolla_mesos_start.tree.codec import instance, why_left_out
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
-from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of, stat_of
+from kolla_mesos_start.zookeeper.view import Znode
+from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
 PARTY, CONTAINERS = NAMES = BY_AGENTS  # below a service
 HELD = ("lock", "ready")  # below a command: where containers contend, and where they are ready
@@ -164,21 +164,7 @@ def says_what_it_does(znodes: Znodes, view: View) -> bool:
     return CONTAINERS in view.names(znodes.definition)
 
 
-# -- what is read -----------------------------------------------------------------------------------------
-
-
-def queries(znodes: Znodes, view: View) -> Iterator[Query]:
-    """What must be read to know the containers of a service. Grows with what is found."""
-    yield children_of(daemon(znodes).ready)
-    below = view.get(children_of(znodes.definition))
-    for place, name in zip(places(znodes), (CONTAINERS, PARTY)):
-        # Others may see the containers of a service whose definition they can't read.
-        if below is None or name in below or znodes.definition in view.denied:
-            yield children_of(place)
-    for path in _paths(znodes, view).values():
-        yield data_of(path)
-    ready = daemon(znodes).ready
-    yield from (data_of(f"{ready}/{name}") for name in view.names(ready))
+# -- what is read ----------------------------------------------------------------------------------------
 
 
 def _paths(znodes: Znodes, view: View) -> Mapping[str, str]:
@@ -289,15 +275,6 @@ class Presence(NamedTuple):
     is_member: bool
 
 
-def history_queries(znodes: Znodes, hosts: Iterable[str], view: View) -> Iterator[Query]:
-    """What must be read, besides `queries`, to know since when the containers exist."""
-    yield stat_of(places(znodes)[1])
-    yield from (ready_query(znodes._replace(host=host)) for host in hosts)
-    yield from ready_since_queries(znodes, view)
-    for place in places(znodes):
-        yield from (data_of(f"{place}/{each}") for each in view.names(place))
-
-
 def presences(znodes: Znodes, view: View) -> Iterator[Presence]:
     """When each container of a service appeared; one that is a member too comes twice."""
     for place in places(znodes):
@@ -307,36 +284,24 @@ def presences(znodes: Znodes, view: View) -> Iterator[Presence]:
                 yield Presence(host, znode.stat.ctime / 1000, place != znodes.containers)
 
 
-def ready_since_queries(znodes: Znodes, view: View) -> Iterator[Query]:
-    """What must be read, besides `queries`, for `ready_since`."""
-    yield from (stat_of(f"{daemon(znodes).ready}/{each}") for each in view.names(daemon(znodes).ready))
-
-
 def ready_since(znodes: Znodes, view: View) -> dict[str, float]:
     """When each ready container became ready (seconds since the epoch), by its id."""
     parent = daemon(znodes).ready
-    found = {container_id(name): view.get(stat_of(f"{parent}/{name}")) for name in view.names(parent)}
+    found = {container_id(name): view.stat(f"{parent}/{name}") for name in view.names(parent)}
     return {each: stat.ctime / 1000 for each, stat in found.items() if stat}
 
 
 def had_more_members(znodes: Znodes, view: View) -> bool:
     """Whether a service has had more containers than it has now."""
-    return has_lost_children(view.get(stat_of(places(znodes)[1])))
+    return has_lost_children(view.stat(places(znodes)[1]))
 
 
-def ready_query(znodes: Znodes) -> Query:
+def ready_on_host(znodes: Znodes, view: View) -> ZnodeStat | None:
     """The stat of the parent of what the ready containers on a host write: it counts them."""
-    return stat_of(daemon(znodes, LOCAL).ready)
+    return view.stat(daemon(znodes, LOCAL).ready)
 
 
-def gone_queries(znodes: Znodes) -> list[Query]:
-    """What must be read to know whether a daemon on a host was ready, and is no longer."""
-    at = daemon(znodes, LOCAL)
-    # A watch on the stat alone does not fire for a child.
-    return [ready_query(znodes), children_of(at.ready), data_of(at.state)]
-
-
-def has_lost_children(stat: Any) -> bool:
+def has_lost_children(stat: ZnodeStat | None) -> bool:
     """Whether more znodes were created below a znode than exist now: it counts creations and deletions."""
     return stat is not None and stat.cversion > stat.numChildren
 
@@ -347,7 +312,8 @@ def has_lost_children(stat: Any) -> bool:
 def read(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[Container]]:
     """The containers of each of these services that has any."""
     own = [znodes._replace(service_name=name) for name in sorted(services)]
-    view = read_all(client, lambda view: chain.from_iterable(queries(each, view) for each in own))
+    view = View()
+    view.refresh(client, [path for each in own for path in (*places(each), daemon(each).ready)])
     return {each.service_name: found for each in own if (found := containers(each, view))}
 
 

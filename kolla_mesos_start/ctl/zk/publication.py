@@ -24,7 +24,7 @@ from kolla_mesos_start.ctl.zk.connection import (
     log,
 )
 from kolla_mesos_start.errors import AgentError, TooLarge
-from kolla_mesos_start.tree.publication import PUBLICATION, PublicationMark, unfinished
+from kolla_mesos_start.tree.codec import PUBLICATION, PublicationMark, unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.lock import Queues

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from kolla_mesos_start.ctl.directory import acl
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
@@ -22,7 +21,7 @@ from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
 PATIENCE = 30.0  # seconds; a publication may take as long
@@ -130,48 +129,47 @@ def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
 
 
 def _states(client: OperatorClient, kept: Sequence[State]) -> Iterator[tuple[str, bytes]]:
-    view = _view(client, kept)
+    found, names = _at_their_moments(client, kept)
     listed = {(state.scope, state.path) for state in kept}
     for state in kept:
-        at, text = state.at, view[data_of(state.at.state)]
+        at, text = state.at, found[state.at.state]
         yield at.state, DONE.encode() if text and text.data == DONE.encode() else WAITING.encode()
-        yield at.detail, _detail(view[data_of(at.detail)])
+        yield at.detail, _detail(found[at.detail])
         for place in (at.hosts,) if not state.is_one_time else (at.hosts, at.lock, at.generations):
             if place.rpartition("/")[2] in state.below:
                 yield place, b""
-                for name in view.get(children_of(place), ()):  # The lock's contenders are not read.
-                    znode = view[data_of(f"{place}/{name}")]
+                for name in names.get(place, ()):  # The lock's contenders are not read.
+                    znode = found[f"{place}/{name}"]
                     # A host where it ran for the first time after the states were listed is left out.
                     if znode and (state.is_one_time or (name, state.path) in listed):
                         yield f"{place}/{name}", znode.data
 
 
-def _view(client: OperatorClient, kept: Iterable[State]) -> dict[Query, Any]:
+def _at_their_moments(
+    client: OperatorClient, kept: Iterable[State]
+) -> tuple[Mapping[str, Znode | None], Mapping[str, Sequence[str]]]:
     """State, last attempt, marks and hosts of each command, as they were at one moment.
 
     Every change of these changes also the `detail` of a scope in which the command runs once. It is read
     before the others, and its version is checked after them.
     """
-    view: dict[Query, Any] = {}
+    found: dict[str, Znode | None] = {}
+    names: dict[str, Sequence[str]] = {}
     pending, begun = list(kept), time.monotonic()
     while pending:
         _check_patience(begun, (state.at.detail for state in pending))
         details = [state.at.detail for state in pending if state.is_one_time]
-        paths = [path for state in pending for path in (state.at.state, state.at.detail)]
+        found.update(client.read(details))
+        others = [path for state in pending for path in (state.at.state, state.at.detail)]
+        found.update(client.read(path for path in others if path not in details))
         places = [place for state in pending for place in (state.at.generations, state.at.hosts)]
-        queries = [*map(data_of, details), *map(data_of, paths), *map(children_of, places)]
-        view.update(connection.answers(client, dict.fromkeys(queries)))
-        below = [data_of(f"{place}/{name}") for place in places for name in view[children_of(place)]]
-        view.update(connection.answers(client, below))
+        names.update(connection.children(client, places))
+        found.update(client.read(f"{place}/{name}" for place in places for name in names[place]))
         after = connection.stats(client, details)
-        changed = {
-            state.path
-            for state in pending
-            if state.is_one_time
-            and _change(_stat(view[data_of(state.at.detail)])) != _change(after[state.at.detail])
-        }
-        pending = [state for state in pending if state.path in changed]
-    return view
+        changed = {path for path in details if _change(_stat(found[path])) != _change(after[path])}
+        again = {state.path for state in pending if state.at.detail in changed}
+        pending = [state for state in pending if state.path in again]
+    return found, names
 
 
 def _stat(znode: Znode | None) -> ZnodeStat | None:

@@ -1,7 +1,7 @@
-"""What has been read of a deployment's tree: the answers to queries.
+"""The tree of a deployment in memory: read as a whole, and read again where it has changed.
 
-What belongs here: keeping answers, reading what is missing, and the walk down a tree. Which queries are
-needed is decided by functions of a view that the callers pass.
+What belongs here: what is known of the znodes, reading it, and keeping what was made from it. Of variables
+and files only the stat is read, which needs no right, until a value is needed.
 """
 
 from __future__ import annotations
@@ -11,28 +11,44 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Callable, TypeVar
 
+from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.tree.states import MAX_REGISTERED
-from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
+from kolla_mesos_start.tree.znodes import EVENTS, RECORDED_ACL, RECORDED_GENERATIONS, TOKEN_FLOOR
+from kolla_mesos_start.zookeeper import view as agents
+from kolla_mesos_start.zookeeper.view import Query, Znode
+from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
 T = TypeVar("T")
-U = TypeVar("U")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+PUBLISHED = {VARIABLES, FILES}
+OTHERS = {EVENTS, TOKEN_FLOOR, RECORDED_ACL, RECORDED_GENERATIONS}
 
 
-class View(dict[Query, Any]):
-    """The answers so far. A query for names has the same answer however many names it waits for.
+def is_value(path: str) -> bool:
+    """Whether only the stat of a znode is read at first."""
+    names = path.split("/")
+    return not PUBLISHED.isdisjoint(names) or names[-1] in OTHERS
+
+
+class View(agents.View):
+    """What is known of a tree, for the decisions of agents too.
 
     `denied`: paths that we have no right to read; they look as if nothing was there. `met_denied`: whether
-    what is being made (`kept`) has looked at one of them. Change it with `update` and `pop` only.
+    what is being made (`kept`) has looked at one of them. `wanted`: values that were asked for, and are not
+    read yet; they look empty.
     """
 
-    def __init__(self, answers: Mapping[Query, Any] = MappingProxyType({})) -> None:
-        super().__init__(answers)
+    def __init__(self) -> None:
+        super().__init__({})
         self.denied: set[str] = set()
+        self.wanted: set[str] = set()
         self.met_denied = False
+        self._znodes: dict[str, Znode] = {}
+        self._names: dict[str, Sequence[str]] = {}
+        self._unread: set[str] = set()
         self._status = ""
         self._hosts: dict[str, list[str]] = {}
         self._is_hosts_known = False
@@ -41,32 +57,61 @@ class View(dict[Query, Any]):
         self._readers: dict[str, set[Hashable]] = {}  # for each path that was read, what was made from it
         self._making: Hashable = None
 
-    def __missing__(self, query: Query) -> Any:
-        if query.required == 1:
-            raise KeyError(query)
-        return self[query._replace(required=1)]
+    # -- what is known ------------------------------------------------------------------------------------
 
-    def __getitem__(self, query: Query) -> Any:
-        self._note(query.path)
-        return super().__getitem__(query)
+    def get(self, query: Query) -> Any:
+        """The answer to a query of an agent's decision."""
+        if query.children:
+            return self.names(query.path)
+        return self.stat(query.path) if query.stat else self.znode(query.path)
 
-    def __contains__(self, query: object) -> bool:
-        if isinstance(query, Query):
-            self._note(query.path)
-        return super().__contains__(query)
+    def znode(self, path: str) -> Znode | None:
+        """The znode at `path`, None if it is missing."""
+        self._note(path)
+        if path in self._unread:
+            self.wanted.add(path)
+        return self._znodes.get(path)
 
-    def get(self, query: Query, default: Any = None) -> Any:
-        self._note(query.path)
-        return super().get(query if query.required == 1 else query._replace(required=1), default)
+    def stat(self, path: str) -> ZnodeStat | None:
+        """The stat of the znode at `path`, None if it is missing."""
+        self._note(path)
+        found = self._znodes.get(path)
+        return found and found.stat
 
-    def update(self, answers: Mapping[Query, Any]) -> None:  # type: ignore[override]
-        for query in answers:
-            self._forget(query.path)
-        super().update(answers)
+    def names(self, path: str, required: int = 1) -> Sequence[str]:
+        """The sorted names below `path`."""
+        self._note(path)
+        return self._names.get(path, ())
 
-    def pop(self, query: Query, default: Any = None) -> Any:
-        self._forget(query.path)
-        return super().pop(query, default)
+    def held(self, path: str) -> Sequence[str]:
+        """The names below `path` of what a session owns. All others are nobody's."""
+        return [
+            name
+            for name in self.names(path)
+            if (stat := self.stat(f"{path}/{name}")) is None or stat.ephemeralOwner
+        ]
+
+    def json_object(self, path: str) -> Mapping[str, Any]:
+        """The JSON object at `path`; empty if there is anything else. Decoded once for each change."""
+        znode = self.znode(path)
+        if znode is None:
+            return NOTHING
+        known = self._decoded.get(path)
+        if known is None or known[0] is not znode:
+            known = self._decoded[path] = znode, json_object(znode.data)
+        return known[1]
+
+    def hosts(self, status: str, role: str) -> Sequence[str]:
+        """The hosts on which containers of a role have started; `status` is the path of that znode."""
+        self._status = status
+        self._refresh_hosts()
+        self._note(f"{status} {role}")
+        return self._hosts.get(role, ())
+
+    def last_write(self) -> float:
+        """When a variable or file was last written (seconds since the epoch); 0 if there is none."""
+        values = (path for path in self._znodes if not PUBLISHED.isdisjoint(path.split("/")))
+        return max((self._znodes[path].stat.mtime / 1000 for path in values), default=0.0)
 
     # -- what is made from it -----------------------------------------------------------------------------
 
@@ -93,44 +138,12 @@ class View(dict[Query, Any]):
             self.met_denied |= path in self.denied
 
     def _forget(self, path: str) -> None:
-        """Forget what was made from the answers about `path`."""
+        """Forget what was made from what was known about `path`."""
         for key in self._readers.pop(path, ()):
             self._results.pop(key, None)
         self._decoded.pop(path, None)
         if self._status in (path, path.rpartition("/")[0]):
             self._is_hosts_known = False
-
-    def znode(self, path: str) -> Znode | None:
-        """The znode at `path`; None if there is none, or it has not been read."""
-        found: Znode | None = self.get(data_of(path))
-        return found
-
-    def names(self, path: str) -> Sequence[str]:
-        """The names below `path`, as far as they have been read."""
-        found: Sequence[str] = self.get(children_of(path), ())
-        return found
-
-    def held(self, path: str) -> Sequence[str]:
-        """The names below `path` of what a session owns, or what has not been read. Others are nobody's."""
-        found = ((name, self.znode(f"{path}/{name}")) for name in self.names(path))
-        return [name for name, znode in found if znode is None or znode.stat.ephemeralOwner]
-
-    def json_object(self, path: str) -> Mapping[str, Any]:
-        """The JSON object at `path`; empty if there is anything else. Decoded once for each change."""
-        znode = self.znode(path)
-        if znode is None:
-            return NOTHING
-        known = self._decoded.get(path)
-        if known is None or known[0] is not znode:
-            known = self._decoded[path] = znode, json_object(znode.data)
-        return known[1]
-
-    def hosts(self, status: str, role: str) -> Sequence[str]:
-        """The hosts on which containers of a role have started; `status` is the path of that znode."""
-        self._status = status
-        self._refresh_hosts()
-        self._note(f"{status} {role}")
-        return self._hosts.get(role, ())
 
     def _refresh_hosts(self) -> None:
         """Find the hosts of all roles. Only what was made from those of a role that has changed is
@@ -138,16 +151,99 @@ class View(dict[Query, Any]):
         if self._is_hosts_known or not self._status:
             return
         before, self._hosts, self._is_hosts_known = self._hosts, {}, True
-        for host in super().get(children_of(self._status), ()):
-            for role in super().get(children_of(f"{self._status}/{host}"), ()) if host != GLOBAL else ():
+        for host in self._names.get(self._status, ()):
+            for role in self._names.get(f"{self._status}/{host}", ()) if host != GLOBAL else ():
                 self._hosts.setdefault(role, []).append(host)
         for role in before.keys() | self._hosts.keys():
             if before.get(role) != self._hosts.get(role):
                 self._forget(f"{self._status} {role}")
 
-    def level(self, paths: Sequence[str]) -> Mapping[str, tuple[Znode | None, Sequence[str]]]:
-        """For `walk`: what is known of some znodes."""
-        return {path: (self.znode(path), self.names(path)) for path in paths}
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def refresh(
+        self,
+        client: OperatorClient,
+        paths: Iterable[str],
+        *,
+        partly: bool = False,
+        each: bool = False,
+        open: Sequence[str] = (),
+    ) -> None:
+        """Read these znodes again, and all that has appeared below or above them. Each round is sent as a
+        whole.
+
+        With `partly`, paths that we have no right to read are noted; otherwise they are an error. `each`: a
+        watch is set on each znode. `open`: names that may be readable below a path that is not.
+        """
+        level = dict.fromkeys(paths)
+        while level:
+            self.denied.difference_update(level)
+            self._unread.difference_update(level)
+            found = self._read(client, level, partly, each)
+            parents, above = [], []
+            for path, znode in found.items():
+                parent, _, name = path.rpartition("/")
+                if parent in self._znodes and (znode is None) == (name in self._names.get(parent, ())):
+                    above.append(parent)  # It was created or deleted.
+                known = self._znodes.get(path)
+                if znode is None:
+                    self._drop(path)
+                    continue
+                if known != znode:
+                    self._forget(path)
+                self._znodes[path] = znode
+                has_changed = known is None or known.stat.pzxid != znode.stat.pzxid
+                if (has_changed and (znode.stat.numChildren or self._names.get(path))) or (
+                    each and not is_value(path)
+                ):
+                    parents.append(path)
+            new = [f"{path}/{name}" for path in self.denied.intersection(level) for name in open]
+            # Values may be listed for others only.
+            lists = connection.names(client, filter(is_value, parents), self.denied, watch=each)
+            plain = [path for path in parents if not is_value(path)]
+            lists.update(connection.names(client, plain, self._denied(partly), watch=each))
+            for path, names in lists.items():
+                for name in set(self._names.get(path, ())) - set(names):
+                    self._drop(f"{path}/{name}")
+                self._names[path] = names
+                self._forget(path)
+                new += [f"{path}/{name}" for name in names]
+            level = dict.fromkeys([*(path for path in new if path not in self._znodes), *above])
+
+    def _denied(self, partly: bool) -> set[str] | None:
+        return self.denied if partly else None
+
+    def _read(
+        self, client: OperatorClient, paths: Iterable[str], partly: bool, watch: bool
+    ) -> Mapping[str, Znode | None]:
+        values = [path for path in paths if is_value(path)]
+        others = [path for path in paths if not is_value(path)]
+        found = connection.znodes(client, others, self._denied(partly), watch=watch)
+        for path, stat in connection.stats(client, values, watch=watch).items():
+            found[path] = stat and Znode(b"", stat)
+            if stat:
+                self._unread.add(path)
+        return found
+
+    def _drop(self, path: str) -> None:
+        """Forget a znode, and all below it."""
+        for name in self._names.pop(path, ()):
+            self._drop(f"{path}/{name}")
+        self._forget(path)
+        self._znodes.pop(path, None)
+        self._unread.discard(path)
+
+    def load(self, client: OperatorClient, *, partly: bool = False, each: bool = False) -> None:
+        """Read the values that are `wanted`."""
+        paths, self.wanted = self.wanted, set()
+        found = connection.znodes(client, paths, self._denied(partly), watch=each)
+        for path, znode in found.items():
+            self._unread.discard(path)
+            self._forget(path)
+            if znode is not None:
+                self._znodes[path] = znode
+            else:
+                self._znodes.pop(path, None)
 
 
 def json_object(data: bytes) -> Mapping[str, Any]:
@@ -159,57 +255,16 @@ def json_object(data: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else NOTHING
 
 
-def read_all(
-    client: OperatorClient,
-    queries: Callable[[View], Iterable[Query]],
-    view: View | None = None,
-    *,
-    watch: bool = False,
-    partly: bool = False,
-) -> View:
-    """Read what `queries` returns until it returns nothing new. Each round is sent as a whole.
-
-    `view` is added to. With `watch`, the session reports the paths that change later. With `partly`, paths
-    that we have no right to read are noted in the view; otherwise they are an error.
-    """
-    view = View() if view is None else view
-    denied = view.denied if partly else None
-    while missing := set(queries(view)) - view.keys():
-        view.update(connection.answers(client, missing, watch=watch, denied=denied))
-    return view
-
-
-# -- the walk ---------------------------------------------------------------------------------------------
-
-
-def walk(
-    read: Callable[[Sequence[str]], Mapping[str, tuple[T, Sequence[str]]]],
-    roots: Iterable[str],
-    is_part: Callable[[str], bool] = lambda path: True,
-) -> dict[str, T]:
-    """What is at `roots` and at each path below them that `is_part`, parents first, level by level.
-
-    `read` returns for each path of a level what is there, and the names below it.
-    """
-    found: dict[str, T] = {}
-    level = list(roots)
-    while level:
-        nodes = read(level)
-        found.update((path, node) for path, (node, _) in nodes.items())
-        below = (f"{path}/{name}" for path, (_, names) in nodes.items() for name in names)
-        level = [path for path in below if is_part(path)]
-    return found
-
-
 def read_tree(
     client: OperatorClient, roots: Iterable[str], is_part: Callable[[str], bool] = lambda path: True
 ) -> dict[str, Znode]:
     """The existing znodes at and below `roots`, parents first; all requests for a level are sent together."""
-
-    def read(paths: Sequence[str]) -> Mapping[str, tuple[Znode | None, Sequence[str]]]:
-        znodes = client.read(paths)
-        parents = [path for path, znode in znodes.items() if znode and znode.stat.numChildren]
+    found: dict[str, Znode] = {}
+    level = list(roots)
+    while level:
+        existing = {path: znode for path, znode in client.read(level).items() if znode}
+        found.update(existing)
+        parents = [path for path, znode in existing.items() if znode.stat.numChildren]
         names = connection.children(client, parents)
-        return {path: (znode, names.get(path, ())) for path, znode in znodes.items()}
-
-    return {path: znode for path, znode in walk(read, roots, is_part).items() if znode}
+        level = [path for above in parents for name in names[above] if is_part(path := f"{above}/{name}")]
+    return found

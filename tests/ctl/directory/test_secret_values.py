@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.directory.directory import KINDS, Deployment
 from kolla_mesos_start.ctl.directory.secret_values import MAKERS, generate
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.validate.rules import validate
-from kolla_mesos_start.ctl.validate.unused import without_unused_secrets
+from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 from tests.ctl.sources import load
 from tests.publishing import write_files
 

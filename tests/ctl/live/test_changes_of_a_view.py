@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.zookeeper.view import children_of, data_of, stat_of
 from tests.ctl.trees import ZNODES, container, definition, fired, one_time, view
 
 HOSTS, ROLES = ("h1", "h2"), ("db", "api", "web")
@@ -61,49 +60,41 @@ def test_what_is_kept_is_what_would_be_read(seed: int) -> None:
         for path in choose.sample(sorted(values), choose.choice((1, 1, 1, 5))):
             chosen[path] = choose.choice(values[path])
         before, tree = tree, {path: value for path, value in chosen.items() if value is not None}
-        for path in fired(known, before, tree):
-            for query in (data_of(path), children_of(path), stat_of(path)):
-                known.pop(query)
-        again, fresh = live.deployment(view(live, tree, found=known)), DeploymentReader(ZNODES)
+        stale = fired(before, tree) or [ZNODES.deployment]
+        again, fresh = live.deployment(view(live, tree, found=known, stale=stale)), DeploymentReader(ZNODES)
         assert again == fresh.deployment(view(fresh, tree))
 
 
-def counted(seen: list[str], role: str, look: View, path: str) -> Callable[[], object]:
-    """Makes something of a path, and notes that."""
-
-    def make() -> object:
-        seen.append(role)
-        return look.znode(path)
-
-    return make
-
-
 def test_a_change_concerns_only_what_has_read_it() -> None:
-    look, seen = View({data_of("/a"): None, data_of("/b"): None}), list[str]()
+    look, seen, live = View(), list[str](), DeploymentReader(ZNODES)
 
-    def make() -> None:
+    def make(role: str) -> object:
+        seen.append(role)
+        return look.znode(f"{ZNODES.deployment}/{role}")
+
+    def make_all(tree: dict[str, Any], *stale: str) -> None:
+        view(live, tree, found=look, stale=[f"{ZNODES.deployment}{path}" for path in stale])
         for role in ("a", "b"):
-            look.kept(role, None, counted(seen, role, look, f"/{role}"))
+            look.kept(role, None, lambda role=role: make(role))  # type: ignore[misc]
 
-    make()
-    make()
-    look.update({data_of("/b"): None})
-    make()
+    make_all({"a": "1", "b": "1"}, "")
+    make_all({"a": "1", "b": "1"})
+    make_all({"a": "1", "b": "2"}, "/b")
     assert seen == ["a", "b", "b"]
 
 
 def test_another_role_on_a_host_is_no_change_for_the_others() -> None:
-    status, seen = "/status", list[str]()
-    look = View({children_of(status): ("h1",), children_of(f"{status}/h1"): ("db",)})
+    look, seen, live = View(), list[str](), DeploymentReader(ZNODES)
 
     def hosts(role: str) -> Sequence[str]:
         def make() -> Sequence[str]:
             seen.append(role)
-            return tuple(look.hosts(status, role))
+            return tuple(look.hosts(ZNODES.status, role))
 
         return look.kept(role, None, make)
 
+    view(live, {"status/h1/db": ""}, found=look)
     assert (hosts("db"), hosts("api")) == (("h1",), ())
-    look.update({children_of(f"{status}/h1"): ("db", "api")})
+    view(live, {"status/h1/db": "", "status/h1/api": ""}, found=look, stale=[f"{ZNODES.status}/h1/api"])
     assert (hosts("db"), hosts("api")) == (("h1",), ("h1",))
     assert seen == ["db", "api", "api"]

@@ -16,7 +16,7 @@ LATER = NOW + 60
 
 def look(tree: dict[str, Any], now: float = NOW) -> Look:
     reader = EventReader(ZNODES)
-    return reader.look(view(reader, tree), now)
+    return reader.look(view(reader, tree, make=lambda found: reader.look(found, now)), now)
 
 
 NOTHING = look({})

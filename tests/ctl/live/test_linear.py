@@ -66,10 +66,10 @@ def steps_of(work: Callable[[], object]) -> int:
 
 
 def read(services: int, *, is_up: bool) -> Callable[[], object]:
-    """What all commands do with the znodes: look for more to read, and make one record of all."""
+    """What all commands do with the znodes: make one record of all."""
     history = HistoryReader(ZNODES)
     found = view(history, tree(services, is_up=is_up))
-    return lambda: (history.queries(found), history.deployment(found))
+    return lambda: history.deployment(found)
 
 
 def draw(services: int, *, is_up: bool) -> Callable[[], object]:

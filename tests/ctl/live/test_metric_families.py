@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kolla_mesos_start.ctl.live.metrics import families
 from kolla_mesos_start.ctl.live.metrics.families import FAMILIES, Connection, Sample
-from kolla_mesos_start.tree.publication import PublicationMark
+from kolla_mesos_start.tree.codec import PublicationMark
 from tests.ctl.live.test_election import DEFINITION, FORMED, hosts
 from tests.ctl.trees import NOW, Tree, container, definition, deployment, one_time, ready
 

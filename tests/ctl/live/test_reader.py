@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.document import digest, load
-from kolla_mesos_start.zookeeper.view import children_of, data_of
 from tests.ctl.trees import NOW, Tree, container, definition, deployment, one_time, ready
 
 
@@ -22,14 +20,6 @@ def test_a_container_has_the_facts_that_it_writes() -> None:
         NOW - 5,
     )
     assert (found.definition, found.generation, found.ready) == (0x3E8, "2", False)
-
-
-def test_the_number_of_names_that_a_query_waits_for_makes_no_difference() -> None:
-    view = View({children_of("/a"): ("x",)})
-    assert view[children_of("/a", 3)] == ("x",)
-    for unknown in (children_of("/b", 3), data_of("/a")):
-        with pytest.raises(KeyError):
-            view[unknown]
 
 
 def test_a_container_of_an_older_agent_is_present_or_ready() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.zk.containers import Container
-from tests.ctl.trees import NOW, container, deployment, one_time
+from tests.ctl.trees import NOW, ZNODES, container, deployment, one_time, view
 
 FILES = {
     "a.conf": {"dest": "/a"},
@@ -108,10 +109,9 @@ def test_a_refresh_or_a_restart_replaces_older_parts(
 
 def test_no_value_of_a_variable_is_read() -> None:
     """Only the zxid of its last change."""
-    from kolla_mesos_start.ctl.live.reader import DeploymentReader
-    from tests.ctl.trees import ZNODES, view
-
-    read = view(
-        DeploymentReader(ZNODES), {**TREE, "web/.containers/1": container("ready", read="0x1", since=NOW)}
-    )
-    assert not [query.path for query in read if "/variables/" in query.path and not query.stat]
+    tree = {**TREE, "web/.containers/1": container("ready", read="0x1", since=NOW)}
+    read = view(DeploymentReader(ZNODES), tree)
+    paths = [f"{ZNODES.deployment}/{path}" for path in tree if "variables/" in path]
+    assert len(paths) > 1
+    assert [(each := read.znode(path)) and each.data for path in paths] == [b""] * len(paths)
+    assert read.wanted == {*paths}

@@ -18,8 +18,8 @@ import yaml
 from kolla_mesos_start import errors
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
-from kolla_mesos_start.ctl.manifests import kubernetes, names
-from kolla_mesos_start.ctl.manifests.model import FINAL, IMAGE, UNAVAILABLE, Model, Site, build
+from kolla_mesos_start.ctl.manifests import kubernetes
+from kolla_mesos_start.ctl.manifests.model import FINAL, IMAGE, UNAVAILABLE, Model, Site, build, names_of
 from tests import CHECKOUT
 from tests.publishing import write_files
 
@@ -232,7 +232,7 @@ NAMES = {
 
 def test_a_short_digest_that_two_have_is_a_longer_one() -> None:
     """Of a thousand services of the same role two would often be one file; so they must not be."""
-    found = names.names_of(["cell-2523/api", "cell-3307/api"])
+    found = names_of(["cell-2523/api", "cell-3307/api"])
     assert len(set(found.values())) == 2
 
 
@@ -271,7 +271,7 @@ def test_two_services_never_have_the_same_directory_of_a_host(tmp_path: Path) ->
 @pytest.mark.parametrize("services", NAMES)
 def test_a_name_is_one_that_kubernetes_takes_and_nobody_elses(services: tuple[str, ...]) -> None:
     """A digest is in it only where it has to be."""
-    found = names.names_of(services)
+    found = names_of(services)
     for name, expected in zip(found.values(), NAMES[services]):
         is_plain = name == expected
         assert is_plain or name.rpartition("-")[0] == expected.rpartition("-")[0]

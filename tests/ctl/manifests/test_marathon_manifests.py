@@ -12,8 +12,7 @@ import pytest
 
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.manifests import marathon
-from kolla_mesos_start.ctl.manifests.model import Model, Workload
-from kolla_mesos_start.ctl.manifests.names import names_of
+from kolla_mesos_start.ctl.manifests.model import Model, Workload, names_of
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, model, site
 from tests.marathon import completed, wrong
 
@@ -36,9 +35,11 @@ def volumes(app: APP) -> list[str]:
 
 
 def changed(root: Path, **fields: Any) -> APP:
-    """The app of the first workload, if it were like that."""
+    """The app of the first workload, if it were like that; `settings` are those of launch.yml."""
     found = model(root)
-    return marathon.apps(found._replace(workloads=[found.workloads[0]._replace(**fields)]))[0]
+    workload = found.workloads[0]
+    settings = workload.settings._replace(**fields.pop("settings", {}))
+    return marathon.apps(found._replace(workloads=[workload._replace(settings=settings, **fields)]))[0]
 
 
 # -- what stands in an app ---------------------------------------------------------------------------
@@ -62,9 +63,13 @@ def test_the_ports_of_a_host_are_its_own(tmp_path: Path) -> None:
 
 def test_an_address_that_launch_yml_says_is_kept(tmp_path: Path) -> None:
     """Marathon's word for the host is a default."""
-    root, own = site(tmp_path), {"ports": [8080], "on_own_network": True}
-    assert changed(root, **own)["args"] == ["sh", "-c", "KOLLA_ADDRESS=$HOST exec kolla_mesos_start"]
-    kept = changed(root, **own, env={"KOLLA_ADDRESS": "web.example.org"})
+    root, own = site(tmp_path), {"ports": [8080]}
+    assert changed(root, settings={"network": "own"}, **own)["args"] == [
+        "sh",
+        "-c",
+        "KOLLA_ADDRESS=$HOST exec kolla_mesos_start",
+    ]
+    kept = changed(root, settings={"network": "own"}, **own, env={"KOLLA_ADDRESS": "web.example.org"})
     assert (kept["args"], kept["env"]["KOLLA_ADDRESS"]) == (["kolla_mesos_start"], "web.example.org")
 
 
@@ -92,14 +97,14 @@ def test_two_services_never_have_the_same_directory_of_a_host(tmp_path: Path) ->
 def test_containers_with_data_share_no_host(tmp_path: Path) -> None:
     """The directory there is of one of them."""
     root = site(tmp_path, LAUNCH.replace("[ctl-1, ctl-2]", "[ctl-1, ctl-2, ctl-3]"))
-    app = changed(root, volumes=model(root).workloads[3].volumes, is_each=False)
+    app = changed(root, settings={"volumes": model(root).workloads[3].volumes, "replicas": None})
     assert app["constraints"] == [["hostname", "LIKE", "cmp-1|cmp-2"], ["hostname", "UNIQUE"]]
-    assert changed(root, hosts=(), is_each=False)["constraints"] == [["hostname", "GROUP_BY"]]
+    assert changed(root, hosts=(), settings={"replicas": None})["constraints"] == [["hostname", "GROUP_BY"]]
 
 
 def test_where_anything_may_run_anywhere_nothing_is_said(tmp_path: Path) -> None:
     """An empty list would be one more thing to read."""
-    assert "constraints" not in changed(site(tmp_path), hosts=(), is_each=False, replicas=1)
+    assert "constraints" not in changed(site(tmp_path), hosts=(), settings={"replicas": None}, replicas=1)
 
 
 def test_the_name_of_a_host_is_no_pattern(tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def test_the_old_ones_end_first_where_there_is_no_room_for_both(count: int, tmp_
 
 def test_a_service_without_anything_of_its_own_is_upgraded_before_it_ends(tmp_path: Path) -> None:
     """All new ones are healthy first."""
-    app = changed(site(tmp_path), on_host_network=False, on_own_network=True, is_each=False)
+    app = changed(site(tmp_path), settings={"network": "own", "replicas": None})
     assert app["upgradeStrategy"] == {"maximumOverCapacity": 1, "minimumHealthCapacity": 1}
 
 
@@ -243,7 +248,7 @@ def test_every_other_difference_is_one(name: str, tmp_path: Path) -> None:
 
 def test_a_constraint_that_is_no_longer_wanted_is_a_difference(tmp_path: Path) -> None:
     """The app says nothing of it, and means that there is none."""
-    app = changed(site(tmp_path), hosts=(), is_each=False, replicas=1)
+    app = changed(site(tmp_path), hosts=(), settings={"replicas": None}, replicas=1)
     assert marathon.differences(app, {**completed(app), "constraints": [["hostname", "UNIQUE"]]}) == [
         "constraints"
     ]

@@ -13,8 +13,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.findings import InvalidDirectory
 from kolla_mesos_start.ctl.manifests import compose, quadlet
 from kolla_mesos_start.ctl.manifests.formats import FORMATS
-from kolla_mesos_start.ctl.manifests.model import Site, build
-from kolla_mesos_start.ctl.manifests.names import name_of
+from kolla_mesos_start.ctl.manifests.model import Site, build, name_of
 from kolla_mesos_start.ctl.manifests.per_host import by_host
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, model, site
 

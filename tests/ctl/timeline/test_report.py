@@ -14,7 +14,6 @@ from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.timeline.html_page import page
 from kolla_mesos_start.ctl.timeline.reader import HistoryReader
 from kolla_mesos_start.ctl.timeline.report import StartReport, lines, note, trouble
-from kolla_mesos_start.zookeeper.view import stat_of
 from tests.ctl.trees import NOW, ZNODES, container, definition, one_time, view
 
 HOSTILE = "<script>\"'&"
@@ -183,10 +182,7 @@ def past_with(
 ) -> StartReport:
     """`counts`: of znodes, what ZooKeeper says of the names below them: how often they changed, how many."""
     history = HistoryReader(ZNODES)
-    found = view(history, tree, {**TIMES, **times})
-    for path, (changes, names) in counts.items():
-        query = stat_of(f"{ZNODES.deployment}/{path}")
-        found.update({query: found[query]._replace(cversion=changes, numChildren=names)})
+    found = view(history, tree, {**TIMES, **times}, counts=counts)
     return history.report(found, NOW + 100)
 
 

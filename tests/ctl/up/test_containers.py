@@ -14,7 +14,6 @@ import pytest
 
 from kolla_mesos_start.ctl.up import containers
 from kolla_mesos_start.ctl.up.containers import AGENT, LocalContainer, end_all, processes_of
-from kolla_mesos_start.errors import AgentError
 from tests import CHECKOUT
 
 
@@ -119,12 +118,3 @@ def test_what_has_overwritten_its_environment_is_ended_too(tmp_path: Path) -> No
         finally:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
-
-
-def test_what_can_not_be_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is kept waiting for it for ever."""
-    monkeypatch.setattr(containers, "KILL_TIMEOUT", 0.1)
-    monkeypatch.setattr(containers, "processes_of", lambda directory: [4711])
-    monkeypatch.setattr(os, "kill", lambda pid, signum: None)
-    with pytest.raises(AgentError, match="4711"):
-        containers.end_all(tmp_path)

@@ -9,7 +9,6 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.timeline import critical_path
-from kolla_mesos_start.errors import BadDefinition
 from tests.conftest import Deployment
 from tests.local_deployment import LocalDeployment
 from tests.publishing import write_files
@@ -117,16 +116,6 @@ def test_a_daemon_that_is_restarted_on_a_change_is_supervised(
     zk.set(f"{pairs.path}/pair/twin/files/given", b"new")
     again = "the daemon is started again"
     eventually(lambda: all(again in each.log_end() for each in pairs.containers[:2]), "both are restarted")
-
-
-def test_a_bad_directory_is_refused_before_anything_is_written(
-    pairs: LocalDeployment, zk: KazooClient
-) -> None:
-    """As kolla_mesos_ctl publish refuses it."""
-    write_files(pairs.source, services__pair__user__definition_yml=USER.replace("count", "cuont"))
-    with pytest.raises(BadDefinition, match="cuont"):
-        pairs.publish()
-    assert not zk.exists(pairs.path)
 
 
 def test_a_killed_daemon_is_broken_and_ending_leaves_no_process(pairs: LocalDeployment) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.ctl.validate.dependents import dependents
+from kolla_mesos_start.ctl.validate.uses import dependents
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.schema import build
 from kolla_mesos_start.tree.znodes import Znodes

@@ -10,8 +10,8 @@ from typing import Any, Callable
 
 import pytest
 
-from kolla_mesos_start.daemon import participant
-from kolla_mesos_start.daemon.participant import Participant
+from kolla_mesos_start.election import participant
+from kolla_mesos_start.election.participant import Participant
 from kolla_mesos_start.election.records import FORMED, JOINED, Decision, Member, Membership, encode
 from kolla_mesos_start.zookeeper.wire import GetData, NoNodeError, Transaction
 from tests.instances import INSTANCE_DATA

@@ -34,11 +34,21 @@ from kolla_mesos_start.zookeeper.view import Znode
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, Protocol
 
-    from kolla_mesos_start.daemon.readiness import Readiness
     from kolla_mesos_start.tree.presence import Presence
     from kolla_mesos_start.zookeeper.session import Requests, Session
+
+    class Readiness(Protocol):
+        """Of the daemon: whether it is ready, and whether a check has said so since `confirm`."""
+
+        @property
+        def ready(self) -> bool: ...
+        @property
+        def confirmed(self) -> bool: ...
+        def confirm(self, after: float) -> None: ...
+        def stop(self) -> None: ...
+
 
 log = Logger("kolla_mesos_start.election")
 
