@@ -131,13 +131,17 @@ class Loop:
             deadline = min(deadline, self._timers[0][0])
         # Rounded up: otherwise the loop would spin for the rest of the millisecond.
         milliseconds = math.ceil(min(max(0.0, deadline - now()), LONGEST_POLL) * 1000)
-        ready = {fd for fd, _ in poller.poll(milliseconds)}
+        ready = {fd for fd, _ in self._await_events(poller, milliseconds)}
         for fd in ready & self._readers.keys():
             if fd in self._readers:  # An earlier handler may have closed it.
                 self._readers[fd]()
         for source, interest in interests:
             if source in self._sources:
                 source.run(interest is not None and interest[0] in ready)
+
+    def _await_events(self, poller: select.poll, milliseconds: int) -> list[tuple[int, int]]:
+        """A step of its own: the tool's loop lets SIGINT interrupt only this."""
+        return poller.poll(milliseconds)
 
     def _note_signal(self, signum: int, frame: FrameType | None) -> None:
         self._signals.append(signum)

@@ -67,15 +67,16 @@ class Child:
 
         It starts with default signals. Its program is searched in the PATH of `environ`. `output`: a
         descriptor, or the path of a new file, for its standard output; /dev/null is also for its standard
-        error. `inherited`: descriptors besides the standard ones. A daemon keeps our standard input and may
-        take the terminal. Unless it `outlives_us`, the kernel kills it when this process ends.
+        error. `inherited`: descriptors besides the standard ones. A daemon keeps our standard input and all
+        that can be inherited, and may take the terminal. Unless it `outlives_us`, the kernel kills it when
+        this process ends.
         """
         self.status: int | None = None
         self._failure, fail = os.pipe()
         parent = os.getpid()
 
         def become() -> None:
-            number, at = errno.EINVAL, "user"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
+            number, at = errno.EINVAL, "fork"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
             try:
                 prctl(PR_SET_DUMPABLE, 0)  # Imports it now: the other user may not be able to read Python.
                 os.setpgid(0, 0)
@@ -86,10 +87,13 @@ class Child:
                 if output is not None:
                     _redirect(output)
                 if ids:
+                    at = "user"
                     uid, gid, groups = ids
                     os.setgroups(groups)
                     os.setgid(gid)
                     os.setuid(uid)
+                if not is_daemon:
+                    _hide_descriptors()
                 at = "program"
                 words = [os.fsencode(word) for word in argv]
                 env = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
@@ -126,7 +130,7 @@ class Child:
         try_call(os.setpgid, self.pid, self.pid)  # Both do it: the group exists when either continues.
 
     def failure(self) -> tuple[int, str] | None:
-        """Why the program was not executed: an errno, and the step ("user", "program", the name of a defect).
+        """Why the program was not executed: an errno, and the step: "fork", "user", "program" or a defect.
 
         Waits until one of the two is known. To be called once.
         """
@@ -181,6 +185,14 @@ class Child:
                 os.close(pidfd)
             self.kill()
         return STILL_RUNS if self.status is None else ending(self.status)
+
+
+def _hide_descriptors() -> None:
+    """Keep all but the standard ones from the program: a daemon's sockets are not for its commands."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
 
 
 def _take_terminal(supervisor: int) -> None:

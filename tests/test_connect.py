@@ -132,3 +132,9 @@ def test_why_a_server_refuses_tls_is_found_though_the_connection_is_reset(
             session.abandon()
             thread.join()
     assert "the server refuses the certificate" in session.error
+
+
+def test_only_the_name_of_a_digest_is_known_to_be_no_secret() -> None:
+    """The identity is shown in errors and by `check`."""
+    servers = Servers([("zk", 2181)], auth=[("digest", "web:s3cr3t"), ("bearer", "s3cr3t")])
+    assert servers.identity == "digest:web, an identity of scheme bearer"

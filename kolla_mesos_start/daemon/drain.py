@@ -51,7 +51,7 @@ class Drain:
     """Drains one daemon; a source of the loop.
 
     `reason`: what it is doing, empty until it begins. `is_over`: the daemon can be stopped. `failure`: why
-    clients may have lost requests. `pid`: that of the command, until its exit status is read.
+    clients may have lost requests. `child`: the command, until its exit status is read.
     """
 
     def __init__(

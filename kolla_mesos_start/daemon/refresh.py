@@ -68,9 +68,9 @@ def refresh(
 ) -> Refreshed:
     """Refresh the daemon's files, and run the command that notifies the daemon, if it has one.
 
-    `listed` and `started` come from the registrar. `notified`: the digests
-    of the files that the daemon was last notified of; None: it must be notified in any case. `check_wanted`
-    raises if the registrar is gone. Raises the errors of a start; then nothing has changed.
+    `listed` and `started` come from the registrar. `notified`: the digests of the files that the daemon was
+    last notified of; None: it must be notified in any case. `check_wanted` raises if the registrar is gone.
+    Raises the errors of a start; then nothing has changed.
     """
     definition = preparer.published.definition()
     graph, _ = preparer.read_graph(definition)

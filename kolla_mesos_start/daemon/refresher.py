@@ -299,7 +299,8 @@ class Refresher:
         """Finish a refresh that failed for a reason outside the published data, and schedule another one."""
         delay = retry_after(self._killed)
         self._killed += 1
-        self._finish(status, f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}")
+        text = f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}"
+        self._finish(status, text, keeps_turn=not delay)
         self._due = now() + delay
 
     def _adopt(self, found: Refreshed) -> None:
@@ -338,7 +339,7 @@ class Refresher:
         self.reason = "its files were refreshed, and its check has not passed since"
         self._settles_by = now() + LONGEST
 
-    def _finish(self, status: int, text: str) -> None:
+    def _finish(self, status: int, text: str, *, keeps_turn: bool = False) -> None:
         """End the refresh; a status other than 0 means that it failed, because of `text`."""
         if status:
             log.warning("the refresh of the daemon's files failed: %s", text)
@@ -348,7 +349,7 @@ class Refresher:
         else:
             self.reason, self.code = self._note, RESTART if self._needs_restart else ""
         # A daemon that was notified, and is not ready since, must not become ready unnoticed by others.
-        if self._rollout and not self._unconfirmed:
+        if self._rollout and not (self._unconfirmed or keeps_turn):
             self._rollout.give_back()
         self._answer(status, text or "refreshed; the daemon was notified, and is ready")
 

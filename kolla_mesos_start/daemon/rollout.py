@@ -182,17 +182,13 @@ class Rollout:
         if self.waiting_for:
             return
         before = [wire.Delete(self._slot, -1)] if self._member in slots[0] else []
-        (results,) = yield [
-            wire.Transaction(
-                [
-                    # Refused if another instance has taken a slot since it was read.
-                    wire.SetData(at.slots, b"", slots[1].version),
-                    *before,
-                    self._create,
-                    *(wire.Delete(f"{at.queue}/{name}", -1) for name in own),
-                ]
-            )
-        ]
+        results = yield from _commit(
+            # Refused if another instance has taken a slot since it was read.
+            wire.SetData(at.slots, b"", slots[1].version),
+            *before,
+            self._create,
+            *(wire.Delete(f"{at.queue}/{name}", -1) for name in own),
+        )
         if self._is_refused(results):
             return
         if any(isinstance(result, Exception) for result in results):
@@ -265,12 +261,12 @@ class Rollout:
         """
         change, create = wire.SetData(self._at.slots, b"", -1), self._create
         self._held_in = session  # Whatever the answer is: we refresh all the same.
-        (results,) = yield [wire.Transaction([change, create])]
+        results = yield from _commit(change, create)
         if any(isinstance(result, wire.NodeExistsError) for result in results):
-            (results,) = yield [wire.Transaction([change, wire.Delete(self._slot, -1), create])]
+            results = yield from _commit(change, wire.Delete(self._slot, -1), create)
         if any(isinstance(result, wire.NoNodeError) for result in results):
             yield from self._create_parents()
-            yield [wire.Transaction([change, create])]
+            yield from _commit(change, create)
 
     def _leave(self) -> Steps[None]:
         at = self._at
@@ -304,3 +300,9 @@ class Rollout:
             self.refusal = self.waiting_for = f"ZooKeeper refuses a turn in {self._at.refreshes} ({kind})"
             log.warning("%s", self.refusal)
         return bool(refused)
+
+
+def _commit(*operations: Any) -> Steps[Sequence[Any]]:
+    """The results of a transaction, also if the server refuses it as a whole."""
+    (results,) = yield [wire.Transaction(list(operations))]
+    return [results] if isinstance(results, Exception) else results

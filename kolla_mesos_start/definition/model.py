@@ -20,7 +20,7 @@ class Dependency(NamedTuple):
     """`global` or `local`"""
     count: int | None  # type: ignore[assignment]  # Named as in the definition; it hides tuple.count.
     generation: str | None
-    """which one must be done; `any`: one of them; None: see `states.needs_published`"""
+    """which one must be done; `any`: one of them; None: see `states.unmet`"""
     exclusive: bool
     """whether no container of the daemon's service may have another generation"""
     timeout: float | None

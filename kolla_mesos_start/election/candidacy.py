@@ -139,6 +139,12 @@ class Candidacy:
 
     def elect(self) -> Result:
         """Take part in the election until this host may start its daemon."""
+        try:
+            return self._elect()
+        finally:
+            self._said = ""  # It ends the repetition of `_log`.
+
+    def _elect(self) -> Result:
         assert self._prepared is not None, "the daemon runs after all commands"
         while True:
             self._said = ""
@@ -146,7 +152,6 @@ class Candidacy:
             self._position = None  # It holds for one candidacy.
             result = self._await_decision(position) if self._become_candidate(position) else None
             if result:
-                self._said = ""
                 log.info("%s %s", self._host, result)
                 return result
             log.warning("the session has expired: %s has to become a candidate again", self._host)

@@ -61,23 +61,32 @@ def place(contents: Sequence[Content], check: Check = accept, *, can_undo: bool 
     """Write the files of one command; a file that is already right is not touched.
 
     Optional files without content are skipped: the image may have its own file at that dest. If a file can't
-    be prepared, or `check` refuses it, none is changed; CannotWrite names every file that can't be prepared.
-    With `can_undo`, a later error puts the old files back, and the result is for `restore`.
+    be prepared, none is changed; CannotWrite names every such file. With `can_undo`, `check` sees all files
+    before one is changed, a later error puts the old files back, and the result is for `restore`. Otherwise
+    it sees each when those before it are in place, which it may need.
     """
     with ExitStack() as stack:
         staged = _stage(wanted(contents), stack)
-        for each in staged:
-            if each.content.check and each.temporary:
-                check(each.content, f"{each.content.directory}/{each.temporary}")
+        for each in staged if can_undo else ():
+            _pass(each, check)
+        # From here on only mounted files need space.
+        staged = sorted(staged, key=lambda each: not each.is_mounted)
         before = [_as_it_is(each.content) for each in staged if can_undo]
         try:
             for each in staged:
+                if not can_undo:
+                    _pass(each, check)
                 with explained(each.content):
                     _commit(each)
         except CannotWrite:
             restore(before)
             raise
     return before
+
+
+def _pass(staged: _Staged, check: Check) -> None:
+    if staged.content.check and staged.temporary:
+        check(staged.content, f"{staged.content.directory}/{staged.temporary}")
 
 
 def restore(before: Sequence[Content]) -> None:
@@ -94,7 +103,10 @@ def restore(before: Sequence[Content]) -> None:
             else:
                 name = temporary_name()
                 os.symlink(content.link, name, dir_fd=directory)
-                os.rename(name, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+                try:
+                    os.rename(name, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
+                finally:
+                    discard(directory, name)
                 log.info("%s: written", content.dest)
             sync_directory(directory)
 

@@ -135,6 +135,7 @@ class Renderer:
         self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         self._sandbox: Sandbox | None = None
         self._listed: dict[str, dict[str, bool]] = {}
+        self._written: set[str] = set()  # listed services that a template names: not the value of a variable
 
     def text(self, text: Text) -> str:
         """The rendered text. It has gaps if something is missing: then `check` raises.
@@ -148,7 +149,7 @@ class Renderer:
             from kolla_mesos_start.render.sandbox import Sandbox  # jinja2's import is slow.
 
             self._sandbox = Sandbox(self._missing_is_empty)
-        sandbox, context = self._sandbox, self._noting(self._context, text.label)
+        sandbox, context = self._sandbox, self._noting(self._context, text)
         rendered = sandbox.render(text, _values(context, text, sandbox))
         self._missing.update(dict.fromkeys(rendered.missing))
         return rendered.text
@@ -167,13 +168,16 @@ class Renderer:
         """The services whose members or instances the file lists, and whether there is any."""
         return self._listed.get(_label(name), {})
 
-    def _noting(self, context: Context, label: str) -> Context:
-        listed = self._listed.setdefault(label, {})
+    def _noting(self, context: Context, text: Text) -> Context:
+        listed = self._listed.setdefault(text.label, {})
 
         def noting(read: Callable[[str], Sequence[Facts]]) -> Callable[[str], Sequence[Facts]]:
             def noted(service: str) -> Sequence[Facts]:
                 found = read(service)
                 listed[service] = bool(found) and listed.get(service, True)
+                names = (service, service.rpartition("/")[2])
+                if any(f"{mark}{name}{mark}" in text.text for name in names for mark in "'\""):
+                    self._written.add(service)
                 return found
 
             return noted
@@ -208,7 +212,7 @@ class Renderer:
                 service
                 for one in self.missing
                 for service, some in self._listed[one.label].items()
-                if not (one.is_variable or some)
+                if not (one.is_variable or some) and service in self._written
             }
             why = f"; no member or ready instance of {', '.join(sorted(nobody))} is present" if nobody else ""
             raise MissingVariable(f"missing: {', '.join(reports)}{why}")

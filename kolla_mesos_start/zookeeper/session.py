@@ -82,7 +82,13 @@ class Servers:
     @property
     def identity(self) -> str:
         """Who we are to the servers, without the secrets."""
-        names = [f"{scheme}:{credential.partition(':')[0]}" for scheme, credential in self.auth]
+        # Only of a digest it is known which part is the name.
+        names = [
+            f"digest:{credential.partition(':')[0]}"
+            if scheme == "digest"
+            else f"an identity of scheme {scheme}"
+            for scheme, credential in self.auth
+        ]
         if self.cert:
             names.append(f"the certificate in {self.labels.cert}")
         return ", ".join(names) or f"nobody (neither {self.labels.auth} nor {self.labels.cert} is set)"

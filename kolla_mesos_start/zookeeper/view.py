@@ -29,13 +29,11 @@ class Query(NamedTuple):
     """A query about a path: for its Znode (None if missing), or the sorted tuple of names below it.
 
     `required`: how many names are waited for. The fewer are missing, the sooner the names are read again.
-    `stat`: only the ZnodeStat, which needs no read permission; the agent never uses it.
     """
 
     path: str
     children: bool
     required: int = 1
-    stat: bool = False
 
 
 def data_of(path: str) -> Query:
@@ -44,10 +42,6 @@ def data_of(path: str) -> Query:
 
 def children_of(path: str, required: int = 1) -> Query:
     return Query(path, children=True, required=required)
-
-
-def stat_of(path: str) -> Query:
-    return Query(path, children=False, stat=True)
 
 
 class Unknown(Exception):

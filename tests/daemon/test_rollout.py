@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.daemon.rollout import instances_in, number, obstacle
 from kolla_mesos_start.report import REFRESH_FAILED, REFRESH_PENDING
-from tests.daemon.fleet import DAEMON, QUEUE, READY, SERVICE, SLOTS, Fleet
+from tests.daemon.fleet import DAEMON, QUEUE, READY, SERVICE, SLOTS, Fleet, Instance, render
 from tests.daemon.fleet import fleet as fleet
 
 
@@ -109,6 +110,21 @@ def test_a_refresh_that_fails_to_render_does_not_stop_the_others(fleet: Fleet) -
     fleet.settle(60)
     assert fleet.heard() == [["fixed"]] * 3
     assert ([each.refresher.reason for each in instances], fleet.slots) == ([""] * 3, [])
+
+
+def test_a_killed_refresh_is_run_again_before_any_other(fleet: Fleet) -> None:
+    """Some of its files may be new, and some old."""
+    instances, begun = fleet.starts(3), list[str]()
+
+    def killed_once(instance: Instance) -> Refreshed | None:
+        begun.append(instance.name)
+        return None if len(begun) == 1 else render(instance)
+
+    for each in instances:
+        each.render = killed_once
+    fleet.publish("new")
+    fleet.settle(60)
+    assert begun[0] == begun[1] and sorted(begun[1:]) == ["w1", "w2", "w3"]
 
 
 def test_a_replaced_container_counts_by_its_replacement(fleet: Fleet) -> None:

@@ -156,7 +156,7 @@ def test_a_mounted_file_keeps_its_mode_if_nothing_is_replaced(
     def refuse(content: Content, path: str) -> None:
         raise CannotWrite("refused")
 
-    assert in_child(lambda: place(files, refuse), uid, mounts).reason == "refused"
+    assert in_child(lambda: place(files, refuse, can_undo=True), uid, mounts).reason == "refused"
     assert (source.read_bytes(), mode_of(source)) == (b"old", 0o400)
 
 

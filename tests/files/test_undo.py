@@ -110,3 +110,11 @@ def test_a_new_file_must_pass_its_check(home: Path, uid: int) -> None:
     assert held(home) == before
     write(home / "b.conf", SECRET, os.geteuid(), checked.mode)
     place([checked], refuse)  # It is there already, and was checked then.
+
+
+def test_at_a_start_a_check_may_need_a_file_before_it(home: Path) -> None:
+    """For example, a load balancer's configuration that names a certificate."""
+    seen = []
+    first, second = content(home / "a.pem"), content(home / "b.cfg")._replace(check=("true", "{}"))
+    place([first, second], lambda *_: seen.append((home / "a.pem").read_bytes()))
+    assert seen == [SECRET]

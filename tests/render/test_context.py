@@ -585,6 +585,12 @@ def test_what_is_missing_names_the_services_of_which_nobody_is_there() -> None:
     )
 
 
+def test_a_service_that_a_variable_names_is_not_shown() -> None:
+    """It is the value of the variable."""
+    reason = complaint("{{ ready_instances(plugin)[0].host }}")
+    assert reason == "missing: item 0 (used in a line 1)"
+
+
 LOOKS = [
     "{{ nope.%s }}",
     "{{ nope['%s'] }}",

@@ -64,9 +64,7 @@ class View(agents.View):
 
     def get(self, query: Query) -> Any:
         """The answer to a query of an agent's decision."""
-        if query.children:
-            return self.names(query.path)
-        return self.stat(query.path) if query.stat else self.znode(query.path)
+        return self.names(query.path) if query.children else self.znode(query.path)
 
     def znode(self, path: str) -> Znode | None:
         """The znode at `path`, None if it is missing."""
