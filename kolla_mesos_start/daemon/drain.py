@@ -149,7 +149,7 @@ class Drain:
         finally:
             if not command.ended:
                 command.close()
-            self.interest = None
+            self.interest = self.child = None
         if isinstance(command.error, TimeoutError):
             why = f"not finished after {limit:g} s: killed"
         else:
@@ -196,10 +196,10 @@ class Drain:
             request = b""
         if request in (DRAIN, STOP):
             self._clients.append(connection)
-            self._asked_to_stop = self._asked_to_stop or request == STOP
+            was_asked, self._asked_to_stop = self._asked_to_stop, self._asked_to_stop or request == STOP
             if self.is_over:
                 self._answer(connection)
-                if request == STOP:
+                if self._asked_to_stop and not was_asked:
                     self._daemon.terminate()
             else:
                 self._daemon.stop()

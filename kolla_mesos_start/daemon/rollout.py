@@ -177,7 +177,11 @@ class Rollout:
             return
         refreshing = yield from self._live(at.slots, slots[0], True)
         instances = yield from self._live(at.ready, [] if isinstance(ready, Exception) else ready, False)
-        wanted = yield from self._wanted()
+        # A definition may say less than runs.
+        party = self._znodes.party(self._znodes.service_name)
+        (members,) = yield [wire.GetChildren(party, False)]
+        present = yield from self._live(party, [] if isinstance(members, Exception) else members, False)
+        wanted = max((yield from self._wanted()), 1 + len(present))
         self.waiting_for = obstacle(refreshing, instances, wanted, self._width, is_ready)
         if self.waiting_for:
             return

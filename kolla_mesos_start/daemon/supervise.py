@@ -85,7 +85,7 @@ class Supervisor(Registrar):
             knows = self.readiness.announced_stop
             self._daemon.terminate(self._stopped_by or self._handoff.stop_signal, send=not knows)
         self._daemon.reap(self.children)
-        if self._daemon.status is not None and self._restarting:
+        if self._daemon.status is not None and self._restarting and not self._stopping:
             self._start_again()
         return self._daemon.status is not None
 
@@ -116,7 +116,7 @@ class Supervisor(Registrar):
 
     def restart(self) -> None:
         """Stop the daemon because its files have changed, and start it again once it has ended."""
-        if self._stopped_by:
+        if self._stopped_by or self._stopping:
             return  # A refresh may be running.
         self._restarting = True
         self.withdraw()

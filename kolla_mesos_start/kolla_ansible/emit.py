@@ -177,6 +177,7 @@ def _with_texts(value: Any) -> Any:
 
 
 PREFIX = "openstack"
+RELEASE_BEFORE = "release_before"  # the variable with the old tag, during an upgrade
 TOOLBOX = "kolla_toolbox"
 PLAYBOOK = "steps.yml"
 NO_SERVERS = "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)"
@@ -202,6 +203,10 @@ class _Emission:
         self.tag = Counter(tags.values()).most_common(1)[0][0] if tags else ""
         tags.update({name: launch_settings.tag(self.settings_of(each)) for name, each in self.steps.items()})
         self.tags = {name: own or self.tag for name, own in tags.items()}
+        migrations = [name for name, step in self.steps.items() if step.kind is Kind.BOOTSTRAP]
+        edges = (edge for name in migrations for edge in imported.graph.edges.get(name, ()))
+        # A migration needs that no older container of these daemons is left, nor starts again.
+        self.replaced = {edge.on for edge in edges if edge.is_new}
 
     def all(self) -> Emitted:
         for daemon in self.daemons.values():
@@ -222,10 +227,12 @@ class _Emission:
 
     def daemon(self, daemon: Daemon) -> None:
         service = self.service(daemon.name, daemon.hosts)
-        settings = service.settings(daemon.settings)
+        settings, tag = service.settings(daemon.settings), self.tags[daemon.name]
+        before = f"{{{{ {RELEASE_BEFORE} | default('{tag}') }}}}"
         found = {
             "command": "kolla_start",
             "dependencies": self.dependencies(daemon.name, service),
+            "generations": [before, tag] if daemon.name in self.replaced else [],
             "files": service.config_files(daemon.settings),
             "env": service.templates(environment(settings)),
             "ready": service.templates(self.ready(daemon.name, settings)),

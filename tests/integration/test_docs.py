@@ -466,7 +466,9 @@ def sets_the_release(block: Block, ground: Ground) -> None:
     """Of what the document has published."""
     is_published(the_block(UPGRADE, PUBLISH), ground)
     ground.stranger.types(block.text)
-    assert ground.zk.get("/kolla/cloud/variables/keystone_release")[0].decode() in block.text.split()
+    words = block.text.split()
+    name, value = words[words.index("set") + 1 :][:2]
+    assert ground.zk.get(f"/kolla/cloud/variables/{name}")[0].decode() == value
 
 
 def starts_the_upgrade(block: Block, ground: Ground) -> None:
@@ -990,6 +992,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         PUBLISH: is_published,
         f"{SET} keystone_release 29": sets_the_release,
         f"{SET} keystone_release 28": sets_the_release,
+        f"{SET} keystone_release_before 29": sets_the_release,
         START: starts_the_upgrade,
     },
 }

@@ -116,6 +116,14 @@ def test_an_online_migration_waits_for_all_that_use_the_database_and_for_its_rol
     assert {"path": "nova_compute/daemon", **ALL_NEW} in waits
 
 
+def test_older_containers_of_what_a_migration_needs_new_do_not_start(site: Path) -> None:
+    """But for the release that a variable names while the upgrade runs."""
+    listed = ["{{ release_before | default('2026.1') }}", "2026.1"]
+    for path in ("keystone/keystone", "nova-cell/nova_conductor", "nova-cell/nova_compute"):
+        assert definition(site, path)["generations"] == listed
+    assert "generations" not in definition(site, "openvswitch/openvswitch_db")
+
+
 def test_a_step_that_talks_to_keystone_waits_for_it(site: Path) -> None:
     assert definition(site, "glance/glance_toolbox")["dependencies"] == ["keystone/daemon"]
 

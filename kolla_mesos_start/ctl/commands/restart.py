@@ -53,6 +53,8 @@ def _obstacle(service: LiveService, container: Container) -> str:
         return "its daemon is not started"
     if not (on_change and on_change.kind == "restart"):
         return "its definition has no on_change: {restart: true}"
+    if not container.follows:
+        return "its files are not refreshed (KOLLA_CONFIG_STRATEGY=COPY_ONCE, or started without on_change)"
     return "it runs something older that only a new start replaces" if container.needs_restart else ""
 
 

@@ -14,6 +14,7 @@ from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Deployme
 from kolla_mesos_start.ctl.zk import connection, containers
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import json_object, read_tree
+from kolla_mesos_start.definition.forms import RESTARTED
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]
@@ -142,7 +143,8 @@ def prunable(
     have containers."""
     missing = defined(nodes) - {service.name for service in own.services}
     busy = containers.read(client, znodes, missing).keys()
-    found = removals(nodes, own, missing - busy, _of_up(client, znodes, nodes))
+    restarted = {node for node in nodes if _parts(node)[2][1:] == [RESTARTED]}
+    found = removals(nodes, own, missing - busy, _of_up(client, znodes, nodes) | restarted)
     return found, sorted(busy)
 
 

@@ -61,17 +61,23 @@ def chosen(name: str, published: Iterable[str], where: str) -> str:
 
 def follows(definition: bytes) -> bool:
     """Whether the files of the service's daemon are refreshed after a change, without a restart."""
+    return _on_change(definition) is not None
+
+
+def _on_change(definition: bytes) -> object:
     parsed: Any = _parsed(definition)
     try:
-        return parsed["service"]["daemon"].get("on_change") is not None
+        return parsed["service"]["daemon"].get("on_change")
     except (TypeError, KeyError, AttributeError):
-        return False
+        return None
 
 
 def used_variables(definition: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """The variables that the templates of a service may use; invalid templates are ignored."""
     found = frozenset().union(*(names_in(text) for _, text in template_texts(definition, files)))
-    return found | {RESTARTED} if follows(definition) else found
+    on_change = _on_change(definition)
+    is_restarted = isinstance(on_change, dict) and "restart" in on_change
+    return found | {RESTARTED} if is_restarted else found
 
 
 def template_texts(definition: bytes, files: Mapping[str, bytes]) -> Iterator[tuple[str, Text]]:
