@@ -23,7 +23,7 @@ from tests.waiting import eventually
 NAMES = ("web.conf", "a.conf", "b.conf", "c.conf")
 # The file `kill` holds the number of the rename, and the processes. The next refresh is not disturbed.
 KILLS = """
-import itertools, os, signal
+import itertools, os, signal, time
 with open("/proc/self/cmdline", "rb") as words:
     is_refresh = b"start refresh" in words.read()
 if is_refresh and os.path.exists("kill"):
@@ -36,6 +36,8 @@ if is_refresh and os.path.exists("kill"):
             pids = {"registrar": os.getppid(), "refresher": os.getpid()}
             for name in names:
                 os.kill(pids[name], signal.SIGKILL)
+            while "registrar" in names and os.getppid() == pids["registrar"]:
+                time.sleep(0.001)  # It is being killed.
         return rename(*paths, **directories)
     os.rename = renamed
 """

@@ -38,9 +38,6 @@ def test_the_timeline_of_a_finished_start(
     marked = [line.split()[1] for line in said.splitlines() if line.startswith("* ")]
     assert marked == ["db/fill", "db/daemon", "tasks/user", "web/sync", "web/daemon"]
     assert "tasks/user (h1): 2 attempts\n" in said
-    assert re.search(
-        r"^Without db/fill on h1 \(1\.\d s\) all would have been up 1\.\d s earlier", said, re.MULTILINE
-    )
     data = json.loads(tool(deployment, "timeline", "--format", "json"))
     assert data["deployment"] == deployment.id
     assert [each["command"] for each in data["steps"] if each["critical"]] == marked
