@@ -34,6 +34,11 @@ FILES = {
 }
 
 
+def shown(value: object) -> str | None:
+    """A parameter in the name of a test, which is the same in all processes; None: as pytest writes it."""
+    return value.replace(HERE, "") if isinstance(value, str) else None
+
+
 def settings(**environ: str) -> Settings:
     """The settings of these variables and the required ones, on a machine that has only FILES."""
     return parsed(**environ)._replace(environ={})
@@ -156,7 +161,7 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), GOOD)
+@pytest.mark.parametrize(("name", "value", "expected"), GOOD, ids=shown)
 def test_a_good_value_is_taken(name: str, value: str, expected: dict[str, Any]) -> None:
     """Each variable reaches its fields, in the form that the rest of the agent relies on."""
     assert settings(**{name: value}) == settings()._replace(**expected)
@@ -259,7 +264,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "words"), BAD)
+@pytest.mark.parametrize(("name", "value", "words"), BAD, ids=shown)
 def test_a_bad_value_is_reported_with_its_name_and_what_was_expected(
     name: str, value: str, words: str
 ) -> None:
@@ -311,6 +316,7 @@ def test_required_variables_are_reported_when_missing() -> None:
         ("KOLLA_ZK_KEY", "-----BEGIN PRIVATE KEY-----s3cr3t"),
         ("KOLLA_ZK_ACL", "digest:kolla:s3cr3t:cdrwa"),
     ],
+    ids=shown,
 )
 def test_no_credential_is_shown(name: str, value: str) -> None:
     """Not even a credential in the wrong variable: the message goes to the log."""

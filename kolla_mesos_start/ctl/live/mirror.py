@@ -36,7 +36,7 @@ class Mirror:
         partly: bool = False,
     ) -> None:
         self._client, self._live, self._watching, self._partly = client, live, watching, partly
-        self._view, self._top = View(), live.znodes.deployment
+        self._view, self._top = View(partly=partly), live.znodes.deployment
         self._stale: set[str] = set()  # paths
         self._is_connected = self._each = False
         if watching:
@@ -52,15 +52,14 @@ class Mirror:
         if not self._is_connected:
             self._is_connected = True
             self._each = self._watching and not connection.watch_all(self._client, self._top)
-            self._view, self._stale = View(), {self._top}
-        how = {"partly": self._partly, "each": self._each}
+            self._view, self._stale = View(partly=self._partly), {self._top}
         while True:
             stale, self._stale = self._stale, set()
-            self._view.refresh(self._client, stale, open=containers.NAMES, **how)
+            self._view.refresh(self._client, stale, each=self._each, open=containers.NAMES)
             found = make(self._view)
             if not self._view.wanted:
                 return found
-            self._view.load(self._client, **how)
+            self._view.load(self._client, each=self._each)
 
     @property
     def denied(self) -> Set[str]:

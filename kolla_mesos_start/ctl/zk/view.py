@@ -15,11 +15,12 @@ from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.errors import NoRight
 from kolla_mesos_start.tree.states import MAX_REGISTERED
 from kolla_mesos_start.tree.znodes import EVENTS, RECORDED_ACL, RECORDED_GENERATIONS, TOKEN_FLOOR
 from kolla_mesos_start.zookeeper import view as agents
 from kolla_mesos_start.zookeeper.view import Query, Znode
-from kolla_mesos_start.zookeeper.wire import ZnodeStat
+from kolla_mesos_start.zookeeper.wire import NoAuthError, ZnodeStat
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -36,13 +37,15 @@ def is_value(path: str) -> bool:
 class View(agents.View):
     """What is known of a tree, for the decisions of agents too.
 
-    `denied`: paths that we have no right to read; they look as if nothing was there. `met_denied`: whether
-    what is being made (`kept`) has looked at one of them. `wanted`: values that were asked for, and are not
+    `denied`: paths that we have no right to read. With `partly` they look as if nothing was there; otherwise
+    NoRight is raised for the first that something looks at. `met_denied`: whether what is being made (`kept`)
+    has looked at one of them. `wanted`: values that were asked for, and are not
     read yet; they look empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, partly: bool = False) -> None:
         super().__init__({})
+        self._partly = partly
         self.denied: set[str] = set()
         self.wanted: set[str] = set()
         self.met_denied = False
@@ -133,9 +136,15 @@ class View(agents.View):
         return result
 
     def _note(self, path: str) -> None:
+        self._require(path)
         if self._making is not None:
             self._readers.setdefault(path, set()).add(self._making)
             self.met_denied |= path in self.denied
+
+    def _require(self, path: str) -> None:
+        """Raise NoRight if the znode could not be read. Who may not list values sees none."""
+        if path in self.denied and not self._partly and not is_value(path):
+            raise NoRight(path, "read", NoAuthError())
 
     def _forget(self, path: str) -> None:
         """Forget what was made from what was known about `path`."""
@@ -151,7 +160,9 @@ class View(agents.View):
         if self._is_hosts_known or not self._status:
             return
         before, self._hosts, self._is_hosts_known = self._hosts, {}, True
+        self._require(self._status)
         for host in self._names.get(self._status, ()):
+            self._require(f"{self._status}/{host}")
             for role in self._names.get(f"{self._status}/{host}", ()) if host != GLOBAL else ():
                 self._hosts.setdefault(role, []).append(host)
         for role in before.keys() | self._hosts.keys():
@@ -165,21 +176,19 @@ class View(agents.View):
         client: OperatorClient,
         paths: Iterable[str],
         *,
-        partly: bool = False,
         each: bool = False,
         open: Sequence[str] = (),
     ) -> None:
         """Read these znodes again, and all that has appeared below or above them. Each round is sent as a
         whole.
 
-        With `partly`, paths that we have no right to read are noted; otherwise they are an error. `each`: a
-        watch is set on each znode. `open`: names that may be readable below a path that is not.
+        `each`: a watch is set on each znode. `open`: names that may be readable below a path that is not.
         """
         level = dict.fromkeys(paths)
         while level:
             self.denied.difference_update(level)
             self._unread.difference_update(level)
-            found = self._read(client, level, partly, each)
+            found = self._read(client, level, each)
             parents, above = [], []
             for path, znode in found.items():
                 parent, _, name = path.rpartition("/")
@@ -198,11 +207,7 @@ class View(agents.View):
                 ):
                     parents.append(path)
             new = [f"{path}/{name}" for path in self.denied.intersection(level) for name in open]
-            # Values may be listed for others only.
-            lists = connection.names(client, filter(is_value, parents), self.denied, watch=each)
-            plain = [path for path in parents if not is_value(path)]
-            lists.update(connection.names(client, plain, self._denied(partly), watch=each))
-            for path, names in lists.items():
+            for path, names in connection.names(client, parents, self.denied, watch=each).items():
                 for name in set(self._names.get(path, ())) - set(names):
                     self._drop(f"{path}/{name}")
                 self._names[path] = names
@@ -210,15 +215,10 @@ class View(agents.View):
                 new += [f"{path}/{name}" for name in names]
             level = dict.fromkeys([*(path for path in new if path not in self._znodes), *above])
 
-    def _denied(self, partly: bool) -> set[str] | None:
-        return self.denied if partly else None
-
-    def _read(
-        self, client: OperatorClient, paths: Iterable[str], partly: bool, watch: bool
-    ) -> Mapping[str, Znode | None]:
+    def _read(self, client: OperatorClient, paths: Iterable[str], watch: bool) -> Mapping[str, Znode | None]:
         values = [path for path in paths if is_value(path)]
         others = [path for path in paths if not is_value(path)]
-        found = connection.znodes(client, others, self._denied(partly), watch=watch)
+        found = connection.znodes(client, others, self.denied, watch=watch)
         for path, stat in connection.stats(client, values, watch=watch).items():
             found[path] = stat and Znode(b"", stat)
             if stat:
@@ -233,10 +233,10 @@ class View(agents.View):
         self._znodes.pop(path, None)
         self._unread.discard(path)
 
-    def load(self, client: OperatorClient, *, partly: bool = False, each: bool = False) -> None:
+    def load(self, client: OperatorClient, *, each: bool = False) -> None:
         """Read the values that are `wanted`."""
         paths, self.wanted = self.wanted, set()
-        found = connection.znodes(client, paths, self._denied(partly), watch=each)
+        found = connection.znodes(client, paths, self.denied if self._partly else None, watch=each)
         for path, znode in found.items():
             self._unread.discard(path)
             self._forget(path)
