@@ -42,9 +42,9 @@ class Session:
     def on_watch(self, handler): pass
     def request(self, operation, done): pass
 class Daemon:
-    facts = b""
+    def is_ready(self): return True
 loop = Loop()
-order = Refreshing("/turns", None, "h", {{}}, {{}}, dict(os.environ), 0)
+order = Refreshing(None, ("/k", "d", "s/web", "h"), {{}}, {{}}, dict(os.environ), 0)
 refresher = Refresher(Session(), loop, order, {run_dir!r}, Daemon())
 """
 READINESS = """
