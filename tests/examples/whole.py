@@ -28,6 +28,7 @@ PORTS = (
     *("galera_port", "galera_ist_port", "galera_transfer_port"),
     *("rabbitmq_port", "rabbitmq_epmd_port"),
 )
+GIVEN = {15000}  # of Keystone, in the directory
 RABBITMQ, OWN_PORT = "infra/rabbitmq", "rabbitmq_distribution_port"
 
 
@@ -44,7 +45,7 @@ def write(site: Path, packaged: Path, volumes: Path, controllers: int = 1) -> No
     for host in addresses(controllers):
         own = site / "services" / RABBITMQ / "variables" / host / OWN_PORT
         own.parent.mkdir(parents=True)
-        own.write_text(str(free_port()))
+        own.write_text(str(free_port(GIVEN)))
 
 
 def add_server(site: Path) -> None:
@@ -76,7 +77,7 @@ def values(packaged: Path, images: Path, controllers: int) -> Mapping[str, objec
     """
     hosts = addresses(controllers)
     return {
-        **{name: free_port() for name in PORTS},
+        **{name: free_port(GIVEN) for name in PORTS},
         "controllers": " ".join(f"{host}={address}" for host, address in hosts.items()),
         "rabbitmq_epmd_addresses": ",".join(hosts.values()),
         # Not root: rsync's daemon would change its user, and fail to write MariaDB's files.
