@@ -159,9 +159,7 @@ def test_on_a_terminal_it_stays_and_what_it_says_works(start: Start, checkout: P
     quickstart = start(terminal=Size(100, 30))
     mode = termios.tcgetattr(quickstart.ours)
     quickstart.says("-- up")
-    assert re.search(
-        r"front@edge-1 +waiting +\d+\.\d s  daemon for api/daemon: [0-2] of 3", quickstart.said
-    )
+    assert re.search(r"front@edge-1 +waiting +\d+\.\d s  daemon for api/daemon: [0-2] of 3", quickstart.said)
     last = quickstart.said.partition("-- the timeline")[0].rpartition("\x1b[2K")[2]
     assert re.findall(r"(\S+@\S+) +(\w+)", last) == [(name, "ready") for name in CONTAINERS]
     assert re.findall(r"\n(?:-- )?(the timeline|Where|What|up; Ctrl-C)", quickstart.said) == [

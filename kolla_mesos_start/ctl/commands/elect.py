@@ -1,6 +1,6 @@
 """`kolla_mesos_ctl elect`: who takes part in an election, and the operator's override of the next decision.
 
-Asks for confirmation and refuses unsafe decisions. `live.election` reads the election, `ensemble.elections`
+Asks for confirmation and refuses unsafe decisions. `live.election` reads the election, `zk.elections`
 changes it, and the agent's own `election.decide` computes the winner.
 """
 

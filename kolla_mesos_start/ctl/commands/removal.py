@@ -1,6 +1,6 @@
 """`kolla_mesos_ctl remove` and `reset`: remove a service, or the records of containers.
 
-Asks for confirmation and refuses unsafe removals. `ensemble.removal` removes the znodes.
+Asks for confirmation and refuses unsafe removals. `zk.removal` removes the znodes.
 """
 
 from __future__ import annotations

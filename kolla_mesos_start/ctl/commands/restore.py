@@ -93,11 +93,14 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
 
 
 def _require_absent(found: Snapshot, znodes: Znodes) -> None:
-    """Exists if a service is published, or the record of a command exists."""
+    """Exists if a service is published, or anything is recorded of a command."""
+    roles = {path.split("/")[2] for path in found.recorded if path.count("/") > 1}
     if found.definitions:
         what = f"remove its services first ({_first(found.definitions)}), and reset it"
     elif done_commands(found):
         what = f"reset it first; done: {_first(done_commands(found))}"
+    elif roles - elections.roles(found.recorded):
+        what = f"reset it first; it has states of {_first(roles)}"
     else:
         return
     raise Exists(f"{znodes.deployment} exists: {what}; nothing was changed")

@@ -19,7 +19,7 @@ from kolla_mesos_start.ctl.up.deployment import pairs, plan, with_roles
 from kolla_mesos_start.ctl.up.up import GOOD_ENDS, SITE, START_TIMEOUT, Up, locked, remove
 from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.errors import BadDefinition, BadUsage, NoConnection, Stopped
+from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage, NoConnection, Stopped
 
 
 def run(invocation: Invocation) -> int:
@@ -41,7 +41,11 @@ def run(invocation: Invocation) -> int:
         where = locked(options.place, stack)
         up = Up(invocation, loaded.name, where / SITE)
         try:
-            up.run(contents, planned)
+            try:
+                up.run(contents, planned)
+            except (AgentError, OSError):
+                up.check_signals()  # A child that Ctrl-C has ended looks like a failure.
+                raise
         except Stopped as stopped:
             return 0 if up.is_up and stopped.signum in GOOD_ENDS else stopped.status
         finally:

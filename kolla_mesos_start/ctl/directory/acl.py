@@ -5,7 +5,7 @@
     variables: {"db_root_password": ["infra/db/db"]}         # shared variables that only these may read
     hosts: ["h1", "h2"]                                      # where agents run
 
-Pure: `ensemble.acls` reads and changes ACLs in ZooKeeper. An ACL maps identities, as above, to letters of
+Pure: `zk.acls` reads and changes ACLs in ZooKeeper. An ACL maps identities, as above, to letters of
 cdrwa.
 """
 

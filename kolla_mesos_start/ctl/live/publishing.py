@@ -1,6 +1,6 @@
 """Publishes a directory: compares it with what is published, refuses errors, and writes under the lock.
 
-What belongs here: the order of these steps. Errors are found in `validation`; `ensemble` writes to ZooKeeper.
+What belongs here: the order of these steps. Errors are found in `validate`; `zk` writes to ZooKeeper.
 Nothing is written before everything is valid, and unchanged znodes are not written again.
 """
 

@@ -6,6 +6,7 @@ receive user and password. A response from anything but Marathon is an error.
 
 from __future__ import annotations
 
+import netrc
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ TICK = 0.5  # seconds between two requests
 NOBODY_LEADS = (502, 503, 504)
 SHOWN = 3  # names in a line of progress
 KINDS: Mapping[type, str] = {dict: "a mapping", list: "a list", str: "a text"}
+NETRC = "only you may read it, and its lines are: machine HOST login USER password PASSWORD"
 LONGEST = 500  # characters of what Marathon says
 
 
@@ -74,6 +76,7 @@ class Api:
         self._limit = min(self.deadline, time.monotonic() + CONNECT_TIMEOUT)  # until the first answer
         trusted = ssl.get_default_verify_paths()  # the system's CAs, or those of SSL_CERT_FILE
         self._trusted = trusted.cafile or trusted.capath or True
+        self._user = _user(urlsplit(url).hostname or "")
 
     def apps(self, group: str) -> Mapping[str, Mapping[str, Any]]:
         """The apps of a group by id, with counts of healthy tasks; none if the group does not exist."""
@@ -118,15 +121,7 @@ class Api:
         """The response; None for status 404."""
         while True:
             try:
-                response = requests.request(
-                    method,
-                    self.url + path,
-                    json=body,
-                    headers={"Connection": "close"},
-                    timeout=CONNECT_TIMEOUT,
-                    allow_redirects=False,
-                    verify=self._trusted,
-                )
+                response = self._request(method, path, body)
             except requests.exceptions.SSLError as error:
                 raise NoConnection(
                     f"{self.url}: {_problem(error)}: SSL_CERT_FILE names the CAs that are trusted"
@@ -146,6 +141,21 @@ class Api:
             time.sleep(TICK)
             if method == "PUT":
                 raise Unsure
+
+    def _request(self, method: str, path: str, body: Any) -> requests.Response:
+        with requests.Session() as session:
+            # Neither proxies, which would see the password, nor other CAs, from the environment.
+            session.trust_env = False
+            return session.request(
+                method,
+                self.url + path,
+                json=body,
+                headers={"Connection": "close"},
+                timeout=CONNECT_TIMEOUT,
+                allow_redirects=False,
+                verify=self._trusted,
+                auth=self._user,
+            )
 
     def _judged(self, response: requests.Response) -> Any:
         status = response.status_code
@@ -202,6 +212,17 @@ class Api:
 
     def _foreign(self, what: str) -> NoConnection:
         return NoConnection(f"{self.url} answers with {what}, as Marathon does not: is this its URL?")
+
+
+def _user(host: str) -> tuple[str, str] | None:
+    """User and password for a host, if ~/.netrc has any."""
+    try:
+        found = netrc.netrc().authenticators(host)
+    except FileNotFoundError:
+        return None
+    except (netrc.NetrcParseError, OSError) as error:  # Its text could be that of a password.
+        raise BadUsage(f"~/.netrc can't be read ({type(error).__name__}): {NETRC}") from error
+    return (found[0], found[2]) if found else None
 
 
 def _problem(error: requests.exceptions.RequestException) -> str:

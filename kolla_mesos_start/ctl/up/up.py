@@ -322,7 +322,7 @@ class Up:
                     container.restart()
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
-            self._check_signals()
+            self.check_signals()
             self._loop.sleep(LOOK_EVERY)
 
     def _say(self, text: str) -> None:
@@ -377,7 +377,7 @@ class Up:
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         self._signals.append(signum)
 
-    def _check_signals(self) -> None:
+    def check_signals(self) -> None:
         """Raise Stopped if a signal has come."""
         if self._signals:
             signum = self._signals.pop(0)
@@ -390,7 +390,7 @@ class Up:
             raise AgentError("no answer of ZooKeeper in time")
         if not self._is_ending:
             # First: a signal may be the reason why others have ended.
-            self._check_signals()
+            self.check_signals()
             if not self.is_up and self.zookeeper and self.zookeeper.has_ended:
                 raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
 
@@ -401,7 +401,7 @@ class Up:
         """
         deadline = now() + seconds
         while True:
-            self._check_signals()
+            self.check_signals()
             value = condition()
             left = deadline - now()
             if value or left <= 0:

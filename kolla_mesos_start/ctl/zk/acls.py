@@ -1,7 +1,7 @@
 """Gives the znodes of a deployment the ACLs that `acl.yml` plans.
 
 What belongs here: comparing existing ACLs with the plan, correcting them, and creating znodes that agents
-have no right to create. `deployment.acl` decides which ACL a znode has. An ACL is changed by compare-and-set
+have no right to create. `directory.acl` decides which ACL a znode has. An ACL is changed by compare-and-set
 with its version.
 """
 

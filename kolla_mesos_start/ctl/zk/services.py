@@ -50,7 +50,9 @@ def chosen(name: str, published: Iterable[str], where: str) -> str:
     names = [each for found in by_role.values() for each in found]
     found = [name] if name in names else by_role.get(name, [])
     if len(found) > 1:
-        raise BadUsage(f"{name!r} is the role of several services, give one's name: {', '.join(found)}")
+        raise BadUsage(
+            f"{name!r} is the role of several services, give one's name: {', '.join(sorted(found))}"
+        )
     if not found:
         raise NotThere(f"{where} has no service {name!r}{existing(name, names, by_role)}")
     return found[0]

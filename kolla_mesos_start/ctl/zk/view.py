@@ -201,7 +201,7 @@ class View(agents.View):
                 self._znodes[path] = znode
                 has_changed = known is None or known.stat.pzxid != znode.stat.pzxid
                 if (has_changed and (znode.stat.numChildren or self._names.get(path))) or (
-                    each and not is_value(path)
+                    each and (not is_value(path) or path.rpartition("/")[2] in PUBLISHED)
                 ):
                     parents.append(path)
             new = [f"{path}/{name}" for path in self.denied.intersection(level) for name in open]
