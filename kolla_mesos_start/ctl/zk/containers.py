@@ -89,7 +89,6 @@ class Container(NamedTuple):
     outside: Mapping[str, str] = MappingProxyType({})
     is_settling: bool = False
     logs: str = ""
-    created: float = 0.0
     written: float = 0.0
 
     @property
@@ -132,11 +131,6 @@ class Container(NamedTuple):
 def places(znodes: Znodes) -> Sequence[str]:
     """The parents of what the containers of a service write below it, the more detailed one first."""
     return znodes.containers, znodes.party(znodes.service_name)
-
-
-def own_path(znodes: Znodes, container: Container) -> str:
-    """The znode in which a container says what it is doing."""
-    return f"{znodes.containers}/{container.id}{SUFFIX}"
 
 
 def daemon(znodes: Znodes, scope: str = GLOBAL) -> CommandZnodes:
@@ -229,7 +223,6 @@ def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool
         outside={key: text(outside, key) for key in outside} if isinstance(outside, dict) else {},
         is_settling=is_settling,
         logs=log_location(facts),
-        created=znode.stat.ctime / 1000,
         written=znode.stat.mtime / 1000,
     )
 
