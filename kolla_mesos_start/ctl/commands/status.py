@@ -342,7 +342,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
 
 def _container_data(container: Container) -> dict[str, Any]:
     data = container._asdict()
-    behind, *_ = [data.pop(name) for name in ("older", "is_settling", "created", "written")]
+    behind, *_ = [data.pop(name) for name in ("older", "is_settling", "written")]
     refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
     return {
         **data,
