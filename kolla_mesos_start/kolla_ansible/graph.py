@@ -53,7 +53,9 @@ def find_listeners(
             test = " ".join(map(str, (settings.get("healthcheck") or {}).get("test", ())))
             for address, port in CURL.findall(test):
                 add(address, int(port), Listener(daemon.name, host))
-            ports = [*map(int, LISTEN.findall(test)), *rules.ports(daemon.name)]
+            ports = [*map(int, LISTEN.findall(test))]
+            for row in rules.rows("listeners", daemon.name):
+                ports += row["ports"]
             for port in ports:
                 for address in virtual if daemon.name == "proxysql" else addresses[host]:
                     add(address, port, Listener(daemon.name, host, daemon.name == "proxysql"))
@@ -280,6 +282,7 @@ def derive(containers: Containers, rules: Rules, places: Places, *, is_upgrade: 
 class _Derivation:
     def __init__(self, containers: Containers, rules: Rules, places: Places) -> None:
         self.containers, self.rules, self.places = containers, rules, places
+        self.identity: Mapping[str, str] = rules["identity"]
         self.listeners = find_listeners(containers, rules, places.addresses, places.virtual)
         every = [address for of_host in places.addresses.values() for address in of_host]
         self.pattern = address_pattern([*every, *places.virtual, *places.names])
@@ -305,7 +308,7 @@ class _Derivation:
 
     def of_daemons(self) -> Iterator[Edge]:
         for daemon in self.containers.daemons.values():
-            if not self.rules.is_ignored(daemon.name):
+            if not self.rules.rows("ignored", daemon.name):
                 for host in daemon.hosts:
                     yield from self.of_daemon(daemon, host)
             yield from self.after_steps(daemon)
@@ -316,7 +319,7 @@ class _Derivation:
         environment = daemon.settings[host].get("environment") or {}
         found += in_value(environment, "environment", self.pattern)
         for each in found:
-            is_hard = bool(re.fullmatch(self.rules.hard, each.key))
+            is_hard = bool(re.fullmatch(self.rules["hard"], each.key))
             yield from self.to_listeners(daemon.name, host, each, is_hard)
 
     def after_steps(self, daemon: Daemon) -> Iterator[Edge]:
@@ -355,7 +358,7 @@ class _Derivation:
         return {
             name
             for name in names
-            if name and "/" not in name and not re.fullmatch(self.rules.common_volumes, name)
+            if name and "/" not in name and not re.fullmatch(self.rules["common_volumes"], name)
         }
 
     # -- steps ------------------------------------------------------------------------------------
@@ -388,8 +391,8 @@ class _Derivation:
                 why = "it talks to Keystone as an administrator"
                 if identity:
                     yield Edge(step.name, identity.name, why)
-                if self.rules.identity["daemon"] in self.containers.daemons:
-                    yield Edge(step.name, self.rules.identity["daemon"], why)
+                if self.identity["daemon"] in self.containers.daemons:
+                    yield Edge(step.name, self.identity["daemon"], why)
 
     def after_daemons(self) -> Iterator[tuple[Step, str]]:
         """Steps that an upgrade runs after it has started the daemons of their role or of their database."""
@@ -407,7 +410,7 @@ class _Derivation:
         """The connections in the files of a one-time container that it can't start without."""
         for file in self.containers.config_files(step.tasks[0].args, step.host):
             for each in in_file(file, self.pattern):
-                if re.fullmatch(self.rules.hard, each.key):
+                if re.fullmatch(self.rules["hard"], each.key):
                     yield each
 
     def databases_of(self, step: Step) -> Iterator[Edge]:
@@ -419,7 +422,7 @@ class _Derivation:
 
     def is_identity(self, step: Step) -> bool:
         """Whether it creates the administrator of Keystone."""
-        return any(re.search(self.rules.identity["step"], str(task.args)) for task in step.tasks)
+        return any(re.search(self.identity["step"], str(task.args)) for task in step.tasks)
 
     # -- addresses --------------------------------------------------------------------------------
 
@@ -428,9 +431,9 @@ class _Derivation:
         found = self.listeners.get((address, connection.port), ())
         daemons = list(dict.fromkeys(each.daemon for each in found))
         behind = list(dict.fromkeys(each.daemon for each in found if not each.is_proxy))
-        ruled = self.rules.answering(name, connection.port)
-        if ruled:
-            daemons = [each for each in ruled if each]
+        ruled = [row for row in self.rules.rows("addresses", name) if row["port"] == connection.port]
+        if ruled:  # `on` is null for something outside of the deployment.
+            daemons = [str(row["on"]) for row in ruled[:1] if row["on"]]
         elif name not in daemons and (not daemons or len(behind) > 1):
             self.unresolved.append(Unresolved(name, connection, behind))
             return
@@ -444,7 +447,7 @@ class _Derivation:
         modules: dict[str, list[str]] = {name: [] for name in self.containers.daemons}
         for step in self.containers.steps:
             modules[step.name] = [str(task.args.get("module_name", "")) for task in step.tasks]
-        for row in self.rules.needs:
+        for row in self.rules["needs"]:
             needed = [each for each in modules if row["on"] and re.fullmatch(row["on"], each)]
             reason, is_local, is_all = str(row["reason"]), bool(row.get("local")), bool(row.get("all"))
             for name, used in modules.items():
@@ -469,7 +472,7 @@ def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequenc
         step
         for step in containers.steps
         if not any(edge.is_hard for edge in graph.edges.get(step.name, ()))
-        and not rules.needs_nothing(step.name)
+        and all(row["on"] is not None for row in rules.rows("needs", step.name))
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible.site import Site
 from tests.agents import Containers
 from tests.conftest import Deployment
 from tests.kolla_ansible.examples import Recorder

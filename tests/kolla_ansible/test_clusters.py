@@ -22,8 +22,9 @@ from kolla_mesos_start.ctl.directory import directory as deployments
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.kolla_ansible import clusters, containers, directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.site import Site
 from tests import CHECKOUT
 from tests.kolla_ansible import oracle
 from tests.kolla_ansible.examples import CONFIG, Recorder
@@ -58,7 +59,7 @@ cluster_formation.classic_config.nodes.0 = rabbit@ctl-1
 
 def recorded(run: int, site: Site, changed: Mapping[str, str]) -> list[Task]:
     """MariaDB, RabbitMQ and a client of both. `changed` are texts of files by their paths."""
-    used = importing.stand_ins_of(run, site)
+    used = site.stand_ins(run)
     password, cookie = used.secrets["database_password"], used.secrets["rabbitmq_cluster_cookie"]
     addresses = {host: used.facts[host].interfaces["eth0"] for host in HOSTS}
     tasks: list[Task] = []
@@ -106,7 +107,7 @@ def recorded(run: int, site: Site, changed: Mapping[str, str]) -> list[Task]:
 
 def imported(
     place: Path, overrides: str = "", changed: Mapping[str, str] | None = None
-) -> tuple[Path, importing.Outcome]:
+) -> tuple[Path, Imported]:
     """The directory, with what was found on the way."""
     for name, text in (("facts.yml", FACTS), ("own.yml", overrides or "{}\n")):
         (place / name).write_text(text)
@@ -252,10 +253,10 @@ def test_a_cluster_without_a_definition_is_refused_by_name(name: str, what: str)
         recorder = Recorder(host)
         recorder.daemon(name)
         tasks += recorder.tasks
-    _, found = clusters.adapt(containers.sort(tasks, CONFIG, []), rules.read())
+    _, found = clusters.adapt(containers.sort(tasks, rules.read()), rules.read())
     (issue,) = found.issues
     assert issue.startswith(f"{name} on ctl-1, ctl-2, ctl-3 is a cluster") and what in issue
-    _, alone = clusters.adapt(containers.sort(tasks[:2], CONFIG, []), rules.read())
+    _, alone = clusters.adapt(containers.sort(tasks[:2], rules.read()), rules.read())
     assert not alone.issues
 
 

@@ -16,9 +16,10 @@ from kolla_mesos_start.ctl.commands.importing import CannotImport, adoption, ref
 from kolla_mesos_start.ctl.directory import directory as deployments
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.launch_settings import CAPABILITIES
 from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.site import Site
 from tests.kolla_ansible import oracle
 from tests.kolla_ansible.examples import Recorder
 
@@ -35,7 +36,7 @@ PASSWORDS = "keystone_database_password: s3cret\nunused_password: other\n"
 
 def recorded(run: int, site: Site) -> list[Task]:
     """Keystone on two hosts, with stand-ins."""
-    used = importing.stand_ins_of(run, site)
+    used = site.stand_ins(run)
     password = used.secrets["keystone_database_password"]
     addresses = {host: used.facts[host].interfaces["eth0"] for host in HOSTS}
     tasks: list[Task] = []
@@ -89,7 +90,7 @@ def recorded(run: int, site: Site) -> list[Task]:
     return tasks
 
 
-def imported(place: Path, overrides: Path | None = None) -> tuple[Path, importing.Outcome]:
+def imported(place: Path, overrides: Path | None = None) -> tuple[Path, Imported]:
     """The directory, with what was found on the way."""
     (place / "facts.yml").write_text(FACTS)
     (place / "passwords.yml").write_text(PASSWORDS)
@@ -257,7 +258,7 @@ def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
     for run in range(2):
         recorder = Recorder()
         recorder.daemon("keystone")
-        secret = importing.stand_ins_of(run, site).secrets["admin_password"]
+        secret = site.stand_ins(run).secrets["admin_password"]
         recorder.task("command", cmd=f"docker exec keystone bootstrap 'a b' {secret}\n")
         recordings.append(recorder.tasks)
     outcome = importing.make((recordings[0], recordings[1]), site, rules.read(), "", None)
@@ -440,7 +441,7 @@ def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: 
     own = tmp_path / "own.yml"
     own.write_text("clusters: [{daemon: mariadb, instead: keep it on one host}]\n" + OUTSIDE)
     _, outcome = imported(tmp_path, own)
-    (issue,) = outcome.clusters
+    (issue,) = outcome.clusters.issues
     assert (
         issue == "mariadb on ctl-1, ctl-2 is a cluster, and can't be imported as one yet: keep it on one host"
     )

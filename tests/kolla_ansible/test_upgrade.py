@@ -12,8 +12,8 @@ import yaml
 from kolla_mesos_start.ctl.directory import directory as deployments
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
 from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.site import Site
 from tests.kolla_ansible.examples import Recorder
 
 HOSTS = ("ctl-1", "ctl-2")
@@ -27,7 +27,7 @@ ALL_NEW = {"generation": "2026.1", "count": 2, "exclusive": True}
 
 def recorded(run: int, site: Site) -> list[Task]:
     """Keystone, RabbitMQ, Nova and Open vSwitch, as kolla-ansible upgrades them on two hosts."""
-    address = importing.stand_ins_of(run, site).facts["ctl-1"].interfaces["eth0"]
+    address = site.stand_ins(run).facts["ctl-1"].interfaces["eth0"]
     tasks: list[Task] = []
 
     def at(host: str, role: str) -> Recorder:
