@@ -57,7 +57,7 @@ def test_what_only_the_operator_can_make_is_said_with_the_hosts(tmp_path: Path) 
     found = [
         f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR),"
         f" {can_read}",
-        f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
+        f"on {every}: make /etc/kolla-secrets/zk/auth with lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
         f" {can_read}",
         "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
         "on ctl-1: put conf of db at /etc/kolla-files/site/db/conf",
