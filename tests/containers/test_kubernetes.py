@@ -6,7 +6,6 @@ published is what its README says; MariaDB and memcached are containers without 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shutil
@@ -394,34 +393,6 @@ def bytes_of(quantity: str) -> int:
     return int(quantity[:-2]) << {"Mi": 20, "Gi": 30}[quantity[-2:]]
 
 
-def test_podman_does_not_know_a_pods_node(site: Site) -> None:
-    """All that is missing for NODE_NAME; should podman learn it, `kube.py` may leave that to podman."""
-    document = copy.deepcopy(site.jobs[0].document)
-    document["metadata"]["name"] = "keystone-tasks-field"
-    (container,) = containers(document["spec"])
-    container["env"] = JOB["spec"]["template"]["spec"]["containers"][0]["env"]
-    with pytest.raises(AssertionError, match=r"fieldPath spec\.nodeName is .* not supported"):
-        site.cluster.create(document, {})
-
-
-def test_podman_does_not_decode_a_secret(site: Site) -> None:
-    """All that is missing for it; should podman learn it, `kube.py` may leave that to podman."""
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "encoded"}, "data": {"a": "Yg=="}}
-    container = {
-        "name": "c",
-        "image": site.images.kolla("base"),
-        "command": ["cat", "/secret/a"],
-        "volumeMounts": [{"name": "v", "mountPath": "/secret"}],
-    }
-    volumes = [{"name": "v", "secret": {"secretName": "encoded", "optional": False}}]
-    spec = {"containers": [container], "volumes": volumes, "restartPolicy": "Never"}
-    site.cluster.play(
-        secret, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "encoded"}, "spec": spec}
-    )
-    played = Container(site.cluster.podman, "encoded-c")
-    eventually(lambda: played.said == "Yg==", "its value as it is encoded", every=0.2)
-
-
 def test_no_password_is_in_zookeeper(site: Site) -> None:
     """Though all that needs one has rendered it by now."""
     left = [site.deployment.path]
@@ -639,25 +610,3 @@ def test_a_pod_is_stopped_within_its_grace_period(site: Site) -> None:
     replica.stop()
     assert replica.container().status == 0
     assert time.monotonic() - begun < 15
-
-
-def test_an_init_container_that_has_failed_is_started_again(site: Site) -> None:
-    """Until somebody has mended what is wrong; the daemon's container is not started before."""
-    prefix = f"{site.deployment.prefix}/mended"
-    path = f"{prefix}/site/{TASKS}"
-    broken, mended = task(command="exit 3", run_once=True), task(run_once=True)
-    site.zk.create(path, json.dumps({"name": TASKS, **broken}).encode(), makepath=True)
-    pod = site.make(DEPLOYMENT, "keystone-api-mended", "node-1", prefix)
-    site.start(pod)
-    initial = pod.container("tasks")
-    eventually(lambda: initial.said.count("keystone_tasks/c: starting") > 1, "a second attempt", every=0.2)
-    assert pod.message("tasks")["status"] == 1
-    assert pod.container().inspected["State"]["Status"] == "created"
-    site.zk.set(path, json.dumps({"name": TASKS, **mended}).encode())
-    waits(initial, "keystone_tasks/c: done")
-    # podman then goes on as a kubelet does, or it has given the pod up after one of the failures.
-    if site.started[pod].exception():
-        pod.start()
-    assert initial.status == 0
-    assert pod.container().running
-    pod.stop()

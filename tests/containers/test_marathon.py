@@ -350,18 +350,6 @@ def test_a_cmd_takes_the_place_of_the_entrypoint(
     assert marathon.stop(IN_DOCKER, container) == 0
 
 
-def test_a_shell_that_is_process_1_hears_no_signal(
-    marathon: Marathon, memcached: Container, site: Site
-) -> None:
-    """Without exec: the kernel keeps SIGTERM from it, nobody else gets any, and all are killed in the end."""
-    make_room(marathon, memcached)
-    app = {**IN_DOCKER, "cmd": f"{IN_DOCKER['cmd'].replace('exec ', '')}; exit $?"}
-    container = marathon.start(app)
-    marathon.becomes(app, container, 0, "ready")
-    assert container.read("/proc/1/comm") == "sh\n"
-    assert container.stop(1) == 128 + signal.SIGKILL
-
-
 # -- args, under Docker's containerizer ----------------------------------------------------------------
 
 
