@@ -1,9 +1,15 @@
-"""The directory that two recordings become."""
+"""The directory that two recordings become.
+
+`golden/site.txt` has all files of one. This writes it again::
+
+    .venv/bin/python -m tests.kolla_ansible.test_emit
+"""
 
 from __future__ import annotations
 
 import json
-import re
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +29,7 @@ from kolla_mesos_start.kolla_ansible.site import Site
 from tests.kolla_ansible import oracle
 from tests.kolla_ansible.examples import Recorder
 
+GOLDEN = Path(__file__).with_name("golden") / "site.txt"
 HOSTS = ("ctl-1", "ctl-2")
 FACTS = "hosts:\n" + "".join(
     f"  {host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}\n"
@@ -110,6 +117,31 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
+def contents(site: Path) -> str:
+    """All published files, and the targets of links, each below its path."""
+    paths = sorted(path for path in site.rglob("[!.]*") if path.is_file() and path.name != "imported.json")
+    return "".join(
+        f"=== {path.relative_to(site)}{f' -> {os.readlink(path)}' if path.is_symlink() else ''}\n"
+        f"{'' if path.is_symlink() else path.read_text()}"
+        for path in paths
+    )
+
+
+def test_the_directory_is_that_of_the_repository(tmp_path: Path) -> None:
+    """Reasons for what is in it, where they are not obvious.
+
+    MariaDB's check is `mariadb-admin ping`, because a step that waits for MariaDB creates the user of its
+    healthcheck. In steps.yml, a password is neither a number nor a template of ansible, whatever it is. Its
+    dest has a digest, because `publish` compares commands, not files, to say that a step has changed. Steps
+    of Open vSwitch are root's, whose socket it is; rabbitmqctl refuses all users but its own. nova_libvirt's
+    user is added inside each container, before its daemon. nova-compute registers some time after it is
+    ready, so hosts are discovered until all are listed. An empty volume at /dev/pts would leave libvirt
+    without terminals. Agents with the host's /run have a directory of their own. neutron_dhcp_agent starts
+    containers, so it writes their files on the host.
+    """
+    assert contents(imported(tmp_path)[0]) == GOLDEN.read_text()
+
+
 def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -> None:
     site, _ = imported(tmp_path)
     found = oracle.rendered(site, tmp_path / "passwords.yml")
@@ -118,21 +150,6 @@ def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -
     assert found["ctl-2", "keystone/keystone.conf"] == wanted.encode()
     assert found["ctl-1", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.10\n{% literal %}\n"
     assert found["ctl-2", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.11\n{% literal %}\n"
-
-
-def test_a_number_that_depends_on_the_cpus_is_a_value_of_each_host_and_listed(tmp_path: Path) -> None:
-    site, _ = imported(tmp_path)
-    mariadb = site / "services/openstack/keystone/mariadb"
-    assert (mariadb / "files/galera.cnf").read_text() == "threads = {{ galera_cnf_1 }}\n"
-    assert {host: values["galera_cnf_1"] for host, values in load(mariadb / "variables.yml").items()} == {
-        "ctl-1": "4",
-        "ctl-2": "4",
-    }
-    assert (
-        oracle.rendered(site, tmp_path / "passwords.yml")["ctl-2", "mariadb/galera.cnf"] == b"threads = 4\n"
-    )
-    report = (site / "report.txt").read_text()
-    assert "CPUs or the memory of a host:\n  openstack/keystone/mariadb: galera_cnf_1\n" in report
 
 
 def errors(site: Path) -> list[str]:
@@ -151,40 +168,6 @@ def test_the_directory_is_valid_and_has_the_used_secrets_by_name_only(tmp_path: 
     assert not [path for path in site.rglob("*") if path.is_file() and "s3cret" in path.read_text()]
 
 
-def test_a_daemon_has_its_files_its_dependencies_and_its_check(tmp_path: Path) -> None:
-    definition = load(imported(tmp_path)[0] / "services/openstack/keystone/keystone/definition.yml")
-    daemon = definition["service"]["daemon"]
-    assert (definition["service"]["instances"], daemon["command"]) == (2, "kolla_start")
-    assert daemon["dependencies"] == ["mariadb/daemon", "keystone_toolbox/run", "bootstrap_keystone/run"]
-    assert daemon["files"]["conf.d.own.conf"] == {"dest": "/var/lib/kolla/config_files/conf.d/own.conf"}
-    assert daemon["ready"]["command"] == "healthcheck_curl http://{{ own_address }}:5000"
-    # A step that waits for MariaDB creates the user of its healthcheck.
-    mariadb = load(tmp_path / "site/services/openstack/keystone/mariadb/definition.yml")["service"]["daemon"]
-    assert mariadb["ready"]["command"] == "mariadb-admin ping"
-
-
-def test_a_step_runs_once_for_each_tag_and_shares_the_files_of_its_daemon(tmp_path: Path) -> None:
-    site, _ = imported(tmp_path)
-    step = site / "services/openstack/keystone/bootstrap_keystone"
-    command = load(step / "definition.yml")["commands"]["run"]
-    assert (command["run_once"], command["generation"], command["command"]) == (True, "2026.1", "kolla_start")
-    assert command["env"] == {"KOLLA_SERVICE_NAME": "bootstrap-keystone", "KOLLA_BOOTSTRAP": None}
-    shared = site / "services/openstack/keystone/keystone/files/keystone.conf"
-    assert (step / "files/keystone.conf").is_symlink() and shared.is_file()
-
-
-def test_the_modules_of_kolla_toolbox_are_a_playbook_with_templates_for_secrets(tmp_path: Path) -> None:
-    step = imported(tmp_path)[0] / "services/openstack/keystone/keystone_toolbox"
-    text = (step / "files/steps.yml").read_text()
-    # Neither a number nor a template of ansible, whatever the password is.
-    assert "password: !unsafe {{ keystone_database_password | tojson }}\n" in text
-    assert '{{ "{{" }} not ours }}' in text
-    command = load(step / "definition.yml")["commands"]["run"]
-    # `publish` compares commands, not files, to say that a step has changed and does not run again.
-    line = r"sudo -E kolla_set_configs && ansible-playbook -i localhost, -c local /tmp/steps-[0-9a-f]{8}\.yml"
-    assert re.fullmatch(line, command["command"][2])
-
-
 def test_a_daemon_of_a_host_without_the_step_waits_for_what_it_needs_anyway(tmp_path: Path) -> None:
     needs = """needs:
     - {name: nova_libvirt, on: mariadb, reason: ours}
@@ -200,54 +183,6 @@ def test_a_daemon_of_a_host_without_the_step_waits_for_what_it_needs_anyway(tmp_
         "ctl-2": "mariadb/daemon",
     }
     assert errors(site) == []
-
-
-@pytest.mark.parametrize(
-    ("step", "module", "user"),
-    [
-        ("keystone/keystone_toolbox", "mysql_db", None),
-        ("keystone/keystone_toolbox_2", "rabbitmq_user", "rabbitmq"),
-        ("openvswitch/openvswitch_toolbox_ctl_2", "openvswitch_bridge", "root"),
-    ],
-)
-def test_a_module_of_kolla_toolbox_runs_as_its_user(
-    tmp_path: Path, step: str, module: str, user: str | None
-) -> None:
-    """Rabbitmqctl refuses all others, and the socket of Open vSwitch is root's."""
-    site = imported(tmp_path)[0]
-    command = load(site / f"services/openstack/{step}/definition.yml")["commands"]["run"]
-    assert module in (site / f"services/openstack/{step}/files/steps.yml").read_text()
-    assert (command.get("user"), command["files"]["steps.yml"].get("owner")) == (user, user)
-    # The image's own user may neither become another one nor read the other's files.
-    assert load(site / "launch.yml")["services"][f"openstack/{step}"].get("user") == (0 if user else None)
-
-
-def test_a_command_inside_a_container_precedes_its_daemon_in_each_start(tmp_path: Path) -> None:
-    site, outcome = imported(tmp_path)
-    definition = load(site / "services/openstack/keystone/nova_libvirt/definition.yml")
-    user = "echo {{ keystone_database_password }} | saslpasswd2 -c -p -a libvirt nova"
-    assert definition["commands"] == {
-        "inside": {
-            "command": ["bash", "-c", f"sudo -E kolla_set_configs && set -o pipefail && {user}"],
-            "env": {"KOLLA_SERVICE_NAME": "nova-libvirt"},
-        }
-    }
-    assert "run_once" not in definition["commands"]["inside"]
-    assert not [step for step in outcome.containers.steps if step.image_of == "nova_libvirt"]
-
-
-def test_a_pipe_into_a_container_becomes_a_step_with_all_of_it_unless_the_host_is_needed(
-    tmp_path: Path,
-) -> None:
-    site, _ = imported(tmp_path)
-    command = load(site / "services/openstack/keystone/keystone_exec/definition.yml")["commands"]["run"]
-    line = "set -o pipefail && echo {{ keystone_database_password }} | set-it"
-    assert command["command"] == ["bash", "-c", f"sudo -E kolla_set_configs && {line}"]
-    (line,) = [line for line in (site / "report.txt").read_text().splitlines() if "Copy it" in line]
-    assert line.startswith("  ctl-1: Copy it (/playbooks/roles/keystone/tasks/main.yml:")
-    assert line.endswith(
-        "a part of its command is for the host, and only the rest for keystone: run it by hand"
-    )
 
 
 def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
@@ -268,32 +203,6 @@ def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
     ]
     line = 'sudo -E kolla_set_configs && exec "$@"'
     assert command["command"] == ["bash", "-c", line, "bash", "bootstrap", "a b", "{{ admin_password }}"]
-
-
-def test_hosts_are_discovered_until_all_are_there(tmp_path: Path) -> None:
-    """nova-compute is ready as soon as it is connected, and registers its service later."""
-    step = imported(tmp_path)[0] / "services/openstack/keystone/nova_conductor_exec"
-    (_, _, command) = load(step / "definition.yml")["commands"]["run"]["command"]
-    assert command == (
-        "sudo -E kolla_set_configs && until nova-manage cell_v2 discover_hosts --by-service || exit; "
-        '[ "$(nova-manage cell_v2 list_hosts | grep -cE "[|] *(ctl-1|ctl-2) *[|]")" -ge 2 ]; do sleep 5; done'
-    )
-
-
-def test_launch_yml_has_hosts_images_and_rights(tmp_path: Path) -> None:
-    launch = load(imported(tmp_path)[0] / "launch.yml")
-    assert (launch["tag"], launch["zookeeper"]) == ("2026.1", "zk-1:2181")
-    mariadb = launch["services"]["openstack/keystone/mariadb"]
-    assert launch["hosts"][mariadb["placement"]] == list(HOSTS)
-    assert mariadb["image"] == "quay.io/kolla/mariadb:{{ tag }}"
-    assert (mariadb["replicas"], mariadb["privileged"], mariadb["limits"]) == (
-        "each",
-        True,
-        {"nofile": "1:2", "nproc": "3:4"},
-    )
-    assert mariadb["devices"] == ["/dev/kvm"]
-    assert mariadb["volumes"]["/var/lib/kolla/config_files"] == "temporary"
-    assert mariadb["volumes"]["/var/log/kolla"] == {"volume": "kolla_logs"}
 
 
 def of_two_hosts(place: Path, change: Callable[[Recorder, int], None]) -> tuple[Any, Any, str]:
@@ -393,50 +302,6 @@ def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path
     assert {each["dest"].rpartition("files/")[2] for each in daemon["files"].values()} == {"a/b", "a.b"}
 
 
-def test_devpts_is_no_volume(tmp_path: Path) -> None:
-    """An empty volume there would leave libvirt without terminals."""
-    service = load(imported(tmp_path)[0] / "launch.yml")["services"]["openstack/keystone/nova_libvirt"]
-    assert service["volumes"] == {"/dev": {"host": "/dev"}}
-
-
-def test_agents_with_the_run_of_the_host_have_a_directory_of_their_own(tmp_path: Path) -> None:
-    """All steps of kolla_toolbox run beside it, and an agent refuses the directory of another one."""
-    services = load(imported(tmp_path)[0] / "launch.yml")["services"]
-    having = {name.rpartition("/")[2] for name, each in services.items() if "env" in each}
-    assert having == {
-        *("kolla_toolbox", "keystone_toolbox", "keystone_toolbox_2"),
-        *("openvswitch_toolbox_ctl_1", "openvswitch_toolbox_ctl_2"),
-    }
-    assert services["openstack/keystone/kolla_toolbox"]["env"] == {
-        "KOLLA_RUN_DIR": "/var/lib/kolla_mesos_start/run"
-    }
-
-
-def test_an_agent_that_starts_containers_writes_their_files_on_the_host(tmp_path: Path) -> None:
-    """A wrapper gives them /etc/kolla/<service> of the host, with the service of KOLLA_SERVICE_NAME."""
-    site, _ = imported(tmp_path)
-    path = "openstack/keystone/neutron_dhcp_agent"
-    daemon = load(site / "services" / path / "definition.yml")["service"]["daemon"]
-    assert daemon["env"]["KOLLA_SERVICE_NAME"] == "neutron-dhcp-agent"
-    volumes = load(site / "launch.yml")["services"][path]["volumes"]
-    assert volumes["/var/lib/kolla/config_files"] == {"host": "/etc/kolla/neutron_dhcp_agent"}
-    report = (site / "report.txt").read_text()
-    assert "neutron_dhcp_agent: create /etc/kolla/neutron_dhcp_agent on its hosts, for the user" in report
-
-
-def test_the_report_says_what_is_left_and_what_is_not_supported(tmp_path: Path) -> None:
-    report = (imported(tmp_path)[0] / "report.txt").read_text()
-    assert "  mariadb: volumes_from: launch.yml has no such setting\n" in report
-    assert "  ctl-1, ctl-2: sysctl: name net.ipv4.ip_forward, value 1 (Setting sysctl values)\n" in report
-    assert "ctl-1: command: /playbooks/roles/keystone/tasks/main.yml:" in report and "load" not in report
-    for name in ("own.key", "ceph.client.nova.keyring"):
-        assert f"/keystone/files/{name}: holds a key as it is in your configuration: " in report
-    assert "other.conf: holds" not in report
-    assert (
-        "keystone: other.conf:1 backend_url: nothing listens at 192.0.2.10:6379, 192.0.2.11:6379\n" in report
-    )
-
-
 def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: Path) -> None:
     own = tmp_path / "own.yml"
     own.write_text("clusters: [{daemon: mariadb, instead: keep it on one host}]\n" + OUTSIDE)
@@ -485,3 +350,8 @@ def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
         "nova_conductor_exec/run",
         "openvswitch_toolbox_ctl_2/run",
     ]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        GOLDEN.write_text(contents(imported(Path(place))[0]))
