@@ -52,7 +52,10 @@ class Service:
     def settings(self, by_host: Mapping[str, Settings]) -> Settings:
         """The settings of all hosts as those of one, with variables where they differ."""
         differ = len({_text(each) for each in by_host.values()}) > 1
-        texts = {host: _text(_with_texts(each) if differ else each) for host, each in by_host.items()}
+        texts = {
+            host: _text(lift.mapped(each, _number_as_text) if differ else each)
+            for host, each in by_host.items()
+        }
         merged = lift.merge("setting", texts, self._site.own)
         try:
             if merged.is_branched:
@@ -163,12 +166,8 @@ def _text(settings: Settings) -> str:
     return json.dumps(settings, sort_keys=True, ensure_ascii=False)
 
 
-def _with_texts(value: Any) -> Any:
-    """The same with texts in place of numbers, so that a variable can take their place."""
-    if isinstance(value, Mapping):
-        return {key: _with_texts(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_with_texts(each) for each in value]
+def _number_as_text(value: Any) -> Any:
+    """A text in place of a number, so that a variable can take its place."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return str(value) if is_number else value
 

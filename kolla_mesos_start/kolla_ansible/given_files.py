@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.ctl.directory.launch import bad_host
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
@@ -90,6 +91,9 @@ IS_RIGHT: Mapping[str, Callable[[object], bool]] = {
     f"{PATTERN} or null": lambda value: value is None or _is_pattern(value),
     PATTERNS: lambda value: isinstance(value, dict) and all(map(_is_pattern, value.values())),
     "a number": lambda value: type(value) is int,
+    "a positive number": lambda value: isinstance(value, int) and value > 0,
+    "a mapping of names to addresses": lambda value: value is None or isinstance(value, dict),
+    "the name of a host": lambda value: value is None or (isinstance(value, str) and not bad_host(value)),
     "a list of numbers": lambda value: isinstance(value, list) and all(type(each) is int for each in value),
 }
 VALUES: Mapping[str, str] = {
@@ -99,4 +103,7 @@ VALUES: Mapping[str, str] = {
     **dict.fromkeys(("ports", "statuses"), "a list of numbers"),
     "on": f"{PATTERN} or null",
     "port": "a number",
+    **dict.fromkeys(("cpus", "memory"), "a positive number"),
+    "interfaces": "a mapping of names to addresses",
+    "hostname": "the name of a host",
 }
