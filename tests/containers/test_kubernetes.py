@@ -13,15 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
+from kazoo.security import Permissions, make_digest_acl
 
 from kolla_mesos_start import errors
 from kolla_mesos_start.ctl import cli
@@ -371,38 +371,6 @@ def test_what_is_run_is_what_is_written(workload: Document, site: Site) -> None:
     assert set(differences(template, run)) <= named
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_podman_has_heeded_it(workload: Document, site: Site) -> None:
-    """An unprivileged user with the image's groups, no capability, no way to new privileges; limits."""
-    pod = (site.jobs if workload is JOB else site.replicas)[0]
-    spec = workload["spec"]["template"]["spec"]
-    for written in containers(spec):
-        inspected = pod.container(written["name"]).inspected
-        host = inspected["HostConfig"]
-        user = {**spec["securityContext"], **written["securityContext"]}["runAsUser"]
-        assert inspected["Config"]["User"] == str(user)
-        assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
-        assert "no-new-privileges" in host["SecurityOpt"]
-        assert host["Memory"] == bytes_of(written["resources"]["limits"]["memory"])
-        # The image's ENTRYPOINT stays in front.
-        assert [inspected["Path"], *inspected["Args"]][-1:] == written["args"]
-        assert inspected["Path"] == "dumb-init"
-
-
-def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) << {"Mi": 20, "Gi": 30}[quantity[-2:]]
-
-
-def test_no_password_is_in_zookeeper(site: Site) -> None:
-    """Though all that needs one has rendered it by now."""
-    left = [site.deployment.path]
-    while left:
-        path = left.pop()
-        data = site.zk.get(path)[0]
-        assert PASSWORD.encode() not in data and b"S3cretOfZooKeeper" not in data, path
-        left += [f"{path}/{name}" for name in site.zk.get_children(path)]
-
-
 def test_each_pod_has_an_identity_of_its_own(site: Site) -> None:
     """What one has recorded the others may read, and nobody else may read anything."""
     detail = f"{site.deployment.path}/status/global/{TASK}/detail"
@@ -460,77 +428,6 @@ def test_a_job_started_again_passes(site: Site) -> None:
 
 def task(**keys: Any) -> dict[str, Any]:
     return {"commands": {"c": {"command": "true", **keys}}}
-
-
-class Failure(NamedTuple):
-    """A way to fail: the agent's exit status, what the policy makes of it, and how it comes about."""
-
-    status: int
-    action: str
-    definition: Mapping[str, Any] = task()
-    site: Mapping[str, str] = {}
-
-
-def daemon(program: str) -> dict[str, Any]:
-    return {"service": {"daemon": {"command": [program], "ready": {"alive": 1}}}}
-
-
-FAILURES = {
-    "command": Failure(1, "Count", task(command="exit 3")),
-    "environment": Failure(64, "FailJob", site={"KOLLA_LOG_FORMAT": "xml"}),
-    "definition": Failure(65, "FailJob", task(comand="true")),
-    "connection": Failure(
-        69, "Ignore", site={"KOLLA_ZK_HOSTS": f"{HOST}:{free_port()}", "KOLLA_ZK_CONNECT_TIMEOUT": "1"}
-    ),
-    "closed directory": Failure(
-        73, "FailJob", task(files={"f": {"dest": "/etc/closed/f", "mounted": "/etc/hostname"}})
-    ),
-    "dependency": Failure(75, "Ignore", task(dependencies=[{"path": "nobody/ever", "timeout": 0.5}])),
-    "access": Failure(77, "FailJob", task()),
-    "variable": Failure(78, "FailJob", task(env={"A": "{{ missing }}"})),
-    "no program": Failure(126, "FailJob", daemon("/etc/passwd")),
-    "nowhere": Failure(127, "FailJob", daemon("/nowhere")),
-}
-WRITE_ONLY = [make_acl("world", "anyone", create=True, delete=True, write=True, admin=True)]
-
-
-@pytest.fixture(scope="module")
-def failed(site: Site) -> Mapping[str, Pod]:
-    """A pod of the Job for each failure, all of them at once, in trees of their own."""
-    pods = {}
-    for number, (name, failure) in enumerate(FAILURES.items()):
-        prefix = f"{site.deployment.prefix}/failures/{number}"
-        path = f"{prefix}/site/{TASKS}"
-        # By hand: the operator's tool would not publish all of them.
-        site.zk.create(path, json.dumps({"name": TASKS, **failure.definition}).encode(), makepath=True)
-        if failure.status == errors.AccessDenied.status:
-            site.zk.set_acls(path, WRITE_ONLY)
-        pods[name] = site.make(JOB, f"keystone-tasks-{number}", "node-1", prefix, **failure.site)
-    site.start(*pods.values())
-    for pod in pods.values():
-        site.ended(pod)
-    for znode in site.zk.get_children(f"{site.deployment.prefix}/failures"):
-        site.zk.set_acls(f"{site.deployment.prefix}/failures/{znode}/site/{TASKS}", OPEN_ACL_UNSAFE)
-    return pods
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_the_policy_does_with_a_failure_what_the_agent_says(name: str, failed: Mapping[str, Pod]) -> None:
-    """Exit status, termination message and the Job's policy agree on whether to try again."""
-    expected = FAILURES[name]
-    pod = failed[name]
-    assert pod.container().status == expected.status, pod.container().said
-    message = pod.message()
-    assert (message["status"], message["retriable"]) == (expected.status, expected.action != "FailJob")
-    assert pod.container().said.splitlines()[-1] == json.dumps(message)
-    assert decision(JOB, expected.status) == expected.action
-
-
-def test_every_status_that_the_policy_names_has_been_seen() -> None:
-    """But 70, a defect of the agent, which nobody can bring about, and 76, which ends no task."""
-    named = {status for values in statuses(JOB).values() for status in values}
-    unseen = {errors.AgentError.status, errors.Retired.status}
-    assert named - unseen == {failure.status for failure in FAILURES.values()}
 
 
 def test_a_pod_that_is_told_to_stop_has_not_failed_if_its_node_is_drained(site: Site) -> None:
