@@ -16,29 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kolla_mesos_start.ctl.commands.importing import CannotImport, adoption, refuse
-from kolla_mesos_start.ctl.directory import directory as deployments
-from kolla_mesos_start.ctl.validate.rules import validate
-from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
 from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.launch_settings import CAPABILITIES
 from kolla_mesos_start.kolla_ansible.recording import Task
 from kolla_mesos_start.kolla_ansible.site import Site
 from tests.kolla_ansible import oracle
-from tests.kolla_ansible.examples import Recorder
+from tests.kolla_ansible.examples import Recorder, errors, imported, joined, load
 
 GOLDEN = Path(__file__).with_name("golden") / "site.txt"
 HOSTS = ("ctl-1", "ctl-2")
-FACTS = "hosts:\n" + "".join(
-    f"  {host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}\n"
-    for n, host in enumerate(HOSTS)
-)
 # MariaDB is imported as it is: see test_clusters.py.
 ALONE = "clusters: [{daemon: mariadb, instead: null}]\n"
 OUTSIDE = "addresses: [{name: .*keystone, port: 6379, on: null, reason: ours}]\n"
-PASSWORDS = "keystone_database_password: s3cret\nunused_password: other\n"
+PASSWORDS = {"keystone_database_password": "s3cret", "unused_password": "other"}
 
 
 def recorded(run: int, site: Site) -> list[Task]:
@@ -46,9 +38,9 @@ def recorded(run: int, site: Site) -> list[Task]:
     used = site.stand_ins(run)
     password = used.secrets["keystone_database_password"]
     addresses = {host: used.facts[host].interfaces["eth0"] for host in HOSTS}
-    tasks: list[Task] = []
-    for host in HOSTS:
-        recorder = Recorder(host)
+    recorders = list(map(Recorder, HOSTS))
+    for recorder in recorders:
+        host = recorder.host
         recorder.daemon("kolla_toolbox", volumes=["/run/:/run/:shared"])
         recorder.toolbox("openvswitch_bridge", {"bridge": "br-ex"}, "openvswitch", user="root")
         recorder.daemon(
@@ -92,29 +84,12 @@ def recorded(run: int, site: Site) -> list[Task]:
             recorder.task("shell", "Copy it", cmd="cat /etc/it | docker exec -i keystone tee /it")
         recorder.task("sysctl", "Setting sysctl values", name="net.ipv4.ip_forward", value=1)
         recorder.task("command", "Load it", cmd=f"load {password}")
-        start = len(tasks)
-        tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
-    return tasks
+    return joined(recorders)
 
 
-def imported(place: Path, overrides: Path | None = None) -> tuple[Path, Imported]:
+def keystone(place: Path, overrides: str = ALONE) -> tuple[Path, Imported]:
     """The directory, with what was found on the way."""
-    (place / "facts.yml").write_text(FACTS)
-    (place / "passwords.yml").write_text(PASSWORDS)
-    if overrides is None:
-        overrides = place / "alone.yml"
-        overrides.write_text(ALONE)
-    passwords = yaml.safe_load(PASSWORDS)
-    site = Site(facts.read(place / "facts.yml", HOSTS), {}, passwords)
-    outcome = importing.make(
-        (recorded(0, site), recorded(1, site)), site, rules.read(overrides), "22.2.0", "zk-1:2181"
-    )
-    directory.write(place / "site", outcome.emitted)
-    return place / "site", outcome
-
-
-def load(path: Path) -> Any:
-    return yaml.safe_load(path.read_text())
+    return imported(place, HOSTS, recorded, PASSWORDS, overrides)
 
 
 def contents(site: Path) -> str:
@@ -139,11 +114,11 @@ def test_the_directory_is_that_of_the_repository(tmp_path: Path) -> None:
     without terminals. Agents with the host's /run have a directory of their own. neutron_dhcp_agent starts
     containers, so it writes their files on the host.
     """
-    assert contents(imported(tmp_path)[0]) == GOLDEN.read_text()
+    assert contents(keystone(tmp_path)[0]) == GOLDEN.read_text()
 
 
 def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -> None:
-    site, _ = imported(tmp_path)
+    site, _ = keystone(tmp_path)
     found = oracle.rendered(site, tmp_path / "passwords.yml")
     url = "mysql+pymysql://keystone:s3cret@192.0.2.10:3306/keystone"
     wanted = f"[database]\nconnection = {url}\n[a]\nhost = ctl-2\n"
@@ -152,16 +127,8 @@ def test_the_files_are_those_of_each_host_with_the_real_values(tmp_path: Path) -
     assert found["ctl-2", "keystone/conf.d/own.conf"] == b"bind = 192.0.2.11\n{% literal %}\n"
 
 
-def errors(site: Path) -> list[str]:
-    """What `kolla_mesos_ctl validate` finds."""
-    deployment = deployments.read(site)
-    secrets = dict.fromkeys(deployment.secrets, b"s3cret")
-    deployment = deployment._replace(variables={**deployment.variables, **secrets})
-    return [each.message for each in validate(deployment) if each.severity == "error"]
-
-
 def test_the_directory_is_valid_and_has_the_used_secrets_by_name_only(tmp_path: Path) -> None:
-    site, outcome = imported(tmp_path)
+    site, outcome = keystone(tmp_path)
     assert errors(site) == []
     assert not (outcome.unlifted or outcome.against_order)
     assert load(site / "secrets.yml") == {"keystone_database_password": "password"}
@@ -173,8 +140,7 @@ def test_a_daemon_of_a_host_without_the_step_waits_for_what_it_needs_anyway(tmp_
     - {name: nova_libvirt, on: mariadb, reason: ours}
     - {name: nova_libvirt, on: openvswitch_toolbox_ctl_1, local: true, reason: ours}
     """
-    (tmp_path / "rules.yml").write_text(f"{ALONE}{needs}")
-    site, _ = imported(tmp_path, tmp_path / "rules.yml")
+    site, _ = keystone(tmp_path, ALONE + needs)
     service = site / "services/openstack/keystone/nova_libvirt"
     daemon = load(service / "definition.yml")["service"]["daemon"]
     assert daemon["dependencies"] == ["mariadb/daemon", "{{ after_openvswitch }}"]
@@ -187,42 +153,36 @@ def test_a_daemon_of_a_host_without_the_step_waits_for_what_it_needs_anyway(tmp_
 
 def test_a_command_without_a_shell_stays_one(tmp_path: Path) -> None:
     """A shell would change a password such as pa$$word."""
-    (tmp_path / "facts.yml").write_text(FACTS)
-    site = Site(facts.read(tmp_path / "facts.yml", HOSTS), {}, {"admin_password": "s3cret"})
-    recordings = []
-    for run in range(2):
+
+    def recorded(run: int, site: Site) -> list[Task]:
         recorder = Recorder()
         recorder.daemon("keystone")
         secret = site.stand_ins(run).secrets["admin_password"]
         recorder.task("command", cmd=f"docker exec keystone bootstrap 'a b' {secret}\n")
-        recordings.append(recorder.tasks)
-    outcome = importing.make((recordings[0], recordings[1]), site, rules.read(), "", None)
-    directory.write(tmp_path / "site", outcome.emitted)
-    command = load(tmp_path / "site/services/openstack/keystone/keystone_exec/definition.yml")["commands"][
-        "run"
-    ]
+        return recorder.tasks
+
+    site, _ = imported(tmp_path, HOSTS, recorded, {"admin_password": "s3cret"})
+    run = load(site / "services/openstack/keystone/keystone_exec/definition.yml")["commands"]["run"]
     line = 'sudo -E kolla_set_configs && exec "$@"'
-    assert command["command"] == ["bash", "-c", line, "bash", "bootstrap", "a b", "{{ admin_password }}"]
+    assert run["command"] == ["bash", "-c", line, "bash", "bootstrap", "a b", "{{ admin_password }}"]
 
 
 def of_two_hosts(place: Path, change: Callable[[Recorder, int], None]) -> tuple[Any, Any, str]:
     """launch.yml's part, the definition and the report of a daemon that differs on two hosts."""
-    (place / "facts.yml").write_text(FACTS)
-    site = Site(facts.read(place / "facts.yml", HOSTS), {}, {})
-    tasks: list[Task] = []
-    for number, host in enumerate(HOSTS, start=1):
-        recorder = Recorder(host)
-        change(recorder, number)
-        start = len(tasks)
-        tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
-    outcome = importing.make((tasks, tasks), site, rules.read(), "22.2.0", "zk-1:2181")
-    directory.write(place / "site", outcome.emitted)
-    services = load(place / "site/launch.yml")["services"]
-    definition = load(place / "site/services/openstack/keystone/swift/definition.yml")
+
+    def recorded(run: int, site: Site) -> list[Task]:
+        recorders = list(map(Recorder, HOSTS))
+        for number, recorder in enumerate(recorders, start=1):
+            change(recorder, number)
+        return joined(recorders)
+
+    site, _ = imported(place, HOSTS, recorded)
+    services = load(site / "launch.yml")["services"]
+    definition = load(site / "services/openstack/keystone/swift/definition.yml")
     return (
         services["openstack/keystone/swift"],
         definition["service"]["daemon"],
-        (place / "site/report.txt").read_text(),
+        (site / "report.txt").read_text(),
     )
 
 
@@ -303,24 +263,19 @@ def test_two_files_whose_names_would_be_the_same_are_both_written(tmp_path: Path
 
 
 def test_a_cluster_is_refused_with_its_hosts_unless_a_rule_accepts_it(tmp_path: Path) -> None:
-    own = tmp_path / "own.yml"
-    own.write_text("clusters: [{daemon: mariadb, instead: keep it on one host}]\n" + OUTSIDE)
-    _, outcome = imported(tmp_path, own)
+    _, outcome = keystone(tmp_path, "clusters: [{daemon: mariadb, instead: keep it on one host}]\n" + OUTSIDE)
     (issue,) = outcome.clusters.issues
     assert (
         issue == "mariadb on ctl-1, ctl-2 is a cluster, and can't be imported as one yet: keep it on one host"
     )
     with pytest.raises(CannotImport, match="mariadb on ctl-1, ctl-2"):
         refuse(outcome)
-    own.write_text(ALONE + OUTSIDE)
-    _, accepted = imported(tmp_path, own)
+    _, accepted = keystone(tmp_path, ALONE + OUTSIDE)
     refuse(accepted)
 
 
 def test_an_address_without_a_listener_is_refused_unless_a_part_is_imported(tmp_path: Path) -> None:
-    own = tmp_path / "own.yml"
-    own.write_text(ALONE)
-    _, outcome = imported(tmp_path, own)
+    _, outcome = keystone(tmp_path)
     why = r"keystone: other.conf:1 backend_url: nothing listens at 192.0.2.10:6379: add a row to `listeners`"
     with pytest.raises(CannotImport, match=why):
         refuse(outcome)
@@ -328,7 +283,7 @@ def test_an_address_without_a_listener_is_refused_unless_a_part_is_imported(tmp_
 
 
 def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path: Path) -> None:
-    record = json.loads((imported(tmp_path)[0] / "imported.json").read_bytes())
+    record = json.loads((keystone(tmp_path)[0] / "imported.json").read_bytes())
     assert {
         "name": "keystone",
         "on": "mariadb",
@@ -340,7 +295,7 @@ def test_imported_json_has_the_origin_of_files_and_the_reason_of_edges(tmp_path:
 
 
 def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
-    lines = adoption(imported(tmp_path)[1]).decode().splitlines()
+    lines = adoption(keystone(tmp_path)[1]).decode().splitlines()
     assert [line.partition("  # ")[0] for line in lines] == [
         "openvswitch_toolbox_ctl_1/run",
         "keystone_toolbox/run",
@@ -354,4 +309,4 @@ def test_all_steps_are_listed_for_adopt_in_their_order(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        GOLDEN.write_text(contents(imported(Path(place))[0]))
+        GOLDEN.write_text(contents(keystone(Path(place))[0]))
