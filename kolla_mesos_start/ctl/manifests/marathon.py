@@ -26,6 +26,7 @@ from kolla_mesos_start.ctl.manifests.model import (
     Model,
     Workload,
     digested,
+    engine_options,
     filled,
     label,
     name_of,
@@ -242,12 +243,8 @@ class _Maker:
     def parameters(self) -> Iterator[App]:
         """Options of `docker run`."""
         workload = self.workload
-        if workload.settings.user is not None:
-            yield _parameter("user", str(workload.settings.user))
-        yield from self.access()
-        yield _parameter("stop-signal", f"SIG{workload.stop_signal}")  # otherwise the image's own
-        if workload.settings.read_only:
-            yield _parameter("read-only", "true")
+        for option, value in engine_options(workload):
+            yield _parameter(option, value)
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
                 yield _parameter("tmpfs", f"{volume.path}:mode=1777")
@@ -257,25 +254,6 @@ class _Maker:
             elif volume.propagation:
                 mode = f"{'ro' if volume.read_only else 'rw'},{volume.propagation}"
                 yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
-
-    def access(self) -> Iterator[App]:
-        settings = self.workload.settings
-        if settings.privileged:
-            yield _parameter("privileged", "true")
-        else:
-            yield _parameter("cap-drop", "ALL")
-            for name in settings.capabilities or ():
-                yield _parameter("cap-add", name)
-        if settings.is_confined:
-            yield _parameter("security-opt", "no-new-privileges")
-        for option in settings.security_options or ():
-            yield _parameter("security-opt", option)
-        for device in settings.devices or ():
-            yield _parameter("device", device)
-        for namespace in settings.namespaces:
-            yield _parameter("cgroupns" if namespace == "cgroup" else namespace, "host")
-        for name, limit in (settings.limits or {}).items():
-            yield _parameter("ulimit", f"{name}={limit}")
 
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:

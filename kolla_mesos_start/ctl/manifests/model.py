@@ -221,6 +221,28 @@ def filled(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value not in (None, [], {})}
 
 
+def engine_options(workload: Workload) -> Iterator[tuple[str, str]]:
+    """What it may do on its host: options of `docker run` and `podman run`, without --, with their values."""
+    settings = workload.settings
+    if settings.user is not None:
+        yield "user", str(settings.user)
+    if settings.privileged:
+        yield "privileged", "true"
+    else:
+        yield "cap-drop", "ALL"
+        yield from (("cap-add", name) for name in settings.capabilities or ())
+    if settings.is_confined:
+        yield "security-opt", "no-new-privileges"
+    yield from (("security-opt", option) for option in settings.security_options or ())
+    yield from (("device", device) for device in settings.devices or ())
+    for namespace in settings.namespaces:
+        yield "cgroupns" if namespace == "cgroup" else namespace, HOST
+    yield from (("ulimit", f"{name}={limit}") for name, limit in (settings.limits or {}).items())
+    yield "stop-signal", f"SIG{workload.stop_signal}"  # otherwise the image's own
+    if settings.read_only:
+        yield "read-only", "true"
+
+
 def needs(workload: Workload, files: Mapping[str, str]) -> Iterator[str]:
     """What hosts have to have for it, if a launcher mounts their directories. `files`: where, by path."""
     for path, name in workload.secrets.items():
