@@ -29,7 +29,7 @@ from kolla_mesos_start.ctl.directory import directory, formats
 from kolla_mesos_start.ctl.validate.rules import validate
 from tests.conftest import Deployment
 from tests.containers.images import Images
-from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
+from tests.containers.kube import MANIFESTS, Cluster, Document, Pod, containers, decision
 from tests.containers.kube import manifests as documents
 from tests.containers.podman import Container
 from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
@@ -44,7 +44,6 @@ pytestmark = pytest.mark.timeout(900)
 
 (JOB,) = documents("job.yml")
 (DEPLOYMENT,) = documents("deployment.yml")
-WORKLOADS = [pytest.param(JOB, id="job"), pytest.param(DEPLOYMENT, id="deployment")]
 # The first with podFailurePolicy for good, and the newest that there are schemas of.
 VERSIONS = ("1.31", "1.37")
 
@@ -343,32 +342,6 @@ def site(
 
 def waits(container: Container, text: str) -> None:
     eventually(lambda: text in container.said, text, every=0.2)
-
-
-# -- what is run -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_is_run_is_what_is_written(workload: Document, site: Site) -> None:
-    """But for what a cluster adds, the names of images, and what podman unmet."""
-    kind: str = workload["metadata"]["name"]
-    (pod, _) = (pod for pod in (*site.jobs, *site.replicas) if pod.name.startswith(kind))
-    template = workload["spec"]["template"]
-    named = {
-        place.replace("{}", f"spec.{kind}.{each['name']}", 1).replace("{}", each["name"])
-        for kind in ("initContainers", "containers")
-        for each in template["spec"].get(kind, ())
-        for place in PLACES
-        if place.startswith("{}")
-    }
-    named |= {
-        place.replace("{}", each["name"])
-        for each in containers(template["spec"])
-        for place in PLACES
-        if not place.startswith("{}")
-    }
-    run = {key: value for key, value in pod.document.items() if key not in ("apiVersion", "kind")}
-    assert set(differences(template, run)) <= named
 
 
 def test_each_pod_has_an_identity_of_its_own(site: Site) -> None:
