@@ -17,7 +17,7 @@ from kazoo.security import make_acl
 
 from kolla_mesos_start.ctl.cli import parser
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.live import one_time
+from kolla_mesos_start.ctl.commands import one_time
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from kolla_mesos_start.tree.states import Detail
 from tests import lossy_proxy
@@ -396,10 +396,9 @@ class Change:
             options = parser().parse_args(["rerun", "db/sync"])
             invocation = Invocation(options, environ(site.deployment), stack)
             one = one_time.find(invocation, "db/sync", "")
-            with one_time.locked(invocation.client, one) as contender:
-                one_time.change(invocation.client, one, contender, self.plan)
+            one_time.change(invocation.client, one, "rerun", self.plan)
 
-    def plan(self, record: one_time.Record, transaction: TransactionRequest) -> Detail:
+    def plan(self, contender: str, record: one_time.Record, transaction: TransactionRequest) -> Detail:
         if not self.planned:
             self.meanwhile()
         self.planned.append(record.detail.attempt)
