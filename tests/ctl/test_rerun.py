@@ -16,8 +16,8 @@ from kazoo.recipe.lock import Lock
 from kazoo.security import make_acl
 
 from kolla_mesos_start.ctl.cli import parser
-from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.commands import one_time
+from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from kolla_mesos_start.tree.states import Detail
 from tests.agent.test_one_time import SERVICE, Site
