@@ -25,7 +25,7 @@ from kolla_mesos_start.processes import hide_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kolla_mesos_start.ctl.invocation import Subcommand
+    from kolla_mesos_start.ctl.subcommand import Subcommand
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -155,10 +155,7 @@ class CommandParser(ToolParser):
 
     def fill(self) -> None:
         """Add the arguments and the help."""
-        command = self._listed.load()
-        self.description, self.epilog = command.description, f"example:\n  {command.example}\n"
-        command.add_arguments(self)
-        self.set_defaults(run=command.run)
+        self._listed.load().add_to(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         self.fill()

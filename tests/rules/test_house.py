@@ -113,7 +113,6 @@ DECIDE = (
         "ctl/live/definitions",
         "ctl/live/model",
         "ctl/live/reader",
-        "ctl/live/steps",
         "ctl/live/unread",
         "ctl/timeline/report",
         "ctl/timeline/critical_path",
@@ -129,7 +128,7 @@ DECIDE = (
 )
 # The folders and modules of the operator's tool, lowest first: each imports only those before it.
 LAYERS = (
-    *("text", "directory", "zk", "invocation", "validate", "live", "timeline"),
+    *("text", "directory", "zk", "invocation", "subcommand", "validate", "live", "timeline"),
     *("manifests", "kolla_ansible", "up", "commands", "cli"),
 )
 EFFECTS = {

@@ -6,8 +6,8 @@ import argparse
 
 import shtab
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 
 # How to complete an argument, by its name in the help.
 PATHS: dict[object, object] = {

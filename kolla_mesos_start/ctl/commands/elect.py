@@ -10,8 +10,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
-from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Line, add_format, add_yes, show
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Line, show
 from kolla_mesos_start.ctl.live.election import (
     CANDIDATE,
     ELECTING,
@@ -23,6 +22,7 @@ from kolla_mesos_start.ctl.live.election import (
 )
 from kolla_mesos_start.ctl.live.mirror import mirror
 from kolla_mesos_start.ctl.live.model import LiveService
+from kolla_mesos_start.ctl.subcommand import FORMAT, YES, argument, subcommand
 from kolla_mesos_start.ctl.text import lasting, nearest
 from kolla_mesos_start.ctl.zk import connection, elections, event_record, services
 from kolla_mesos_start.election import decide, records, words
@@ -70,8 +70,8 @@ class RefusedChange(AgentError):
         action="store_true",
         help="withdraw --winner, --without and --accept-empty, if they have not been used yet",
     ),
-    add_yes,
-    add_format,
+    YES,
+    FORMAT,
 )
 def elect(invocation: Invocation) -> int:
     """Show the election of a service: which host bootstraps its cluster when no instance runs. There is a
@@ -253,10 +253,13 @@ def lines(service: LiveService, election: LiveElection, now: float) -> Iterator[
     found = election.snapshot
     style = "bold green" if election.is_settled else "bold red" if election.refused else "bold yellow"
     yield Line(f"{service.name}  ", style, _headline(election, now))
-    for refusal in election.refused_alone:
+    verdict, missing = election.verdict, election.missing_hosts()
+    # Missing hosts have a line of their own.
+    alone = verdict._replace(missing=()) if isinstance(verdict, Refused) else verdict
+    for refusal in election._replace(verdict=alone).refused:
         yield Line(refusal, STYLES[MISSING])
-    if election.missing_hosts:
-        yield Line("missing: ", STYLES[MISSING], election.missing_hosts)
+    if missing:
+        yield Line("missing: ", STYLES[MISSING], missing)
     yield Line("cluster  ", "", _cluster(found))
     if election.failures:
         yield Line("winner   ", "", election.failures)

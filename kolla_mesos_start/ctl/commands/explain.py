@@ -10,16 +10,15 @@ from typing import Any
 
 from rich.console import Console
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
-from kolla_mesos_start.ctl.invocation import Invocation, add_format, show
+from kolla_mesos_start.ctl.invocation import Invocation, show
 from kolla_mesos_start.ctl.live import causes, explanation
-from kolla_mesos_start.ctl.live.cause import Cause
 from kolla_mesos_start.ctl.live.explanation import cause_data, lines, look
 from kolla_mesos_start.ctl.live.graph import dot, of, text, with_reasons
 from kolla_mesos_start.ctl.live.mirror import mirror, named
-from kolla_mesos_start.ctl.live.model import LiveService
-from kolla_mesos_start.ctl.live.service_causes import why_keep
+from kolla_mesos_start.ctl.live.model import Cause, LiveService
+from kolla_mesos_start.ctl.live.rollouts import why_keep
 from kolla_mesos_start.ctl.live.waiting import Goal, WaitOutcome, Watch
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import few, seconds
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.errors import BadUsage
@@ -29,7 +28,7 @@ from kolla_mesos_start.kolla_ansible import directory
 @subcommand(
     "kolla_mesos_ctl explain keystone-api --deployment site",
     argument("service", metavar="SERVICE", nargs="?", help="only the causes that concern this service"),
-    add_format,
+    FORMAT,
 )
 def explain(invocation: Invocation) -> int:
     """Explain why a deployment is not up: the root causes first, and below each of them what it blocks, one
@@ -71,7 +70,7 @@ TICK = 1.0  # seconds between two looks at the clock
     ),
     argument("--timeout", metavar="S", type=seconds, help="seconds; default: no limit"),
     argument("--quiet", action="store_true", help="print no progress, only the reason for an early end"),
-    add_format,
+    FORMAT,
 )
 def wait(invocation: Invocation) -> int:
     """Block until all services (or the named ones) are up, and their containers run the published state:

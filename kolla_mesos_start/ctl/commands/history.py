@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from kolla_mesos_start.ctl.commands import argument, either, subcommand
-from kolla_mesos_start.ctl.invocation import Invocation, add_format
+from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live.events import DeploymentEvent, EventReader, Look, between, recorded
 from kolla_mesos_start.ctl.live.mirror import Mirror
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, either, subcommand
 from kolla_mesos_start.ctl.text import UNITS
 from kolla_mesos_start.ctl.timeline import html_page
 from kolla_mesos_start.ctl.timeline.reader import HistoryReader
@@ -53,7 +53,7 @@ def since(text: str) -> float:
         type=since,
         help="only events after that: 30s, 10m, 2h, 1d, or a time such as 2026-01-31T10:00:00Z",
     ),
-    add_format,
+    FORMAT,
 )
 def events(invocation: Invocation) -> int:
     """Print what operators did, one line for each action, the oldest first: publications, changes of
@@ -98,7 +98,7 @@ def _print_events(invocation: Invocation, found: Iterable[DeploymentEvent], serv
 
 @subcommand(
     "kolla_mesos_ctl timeline --html start.html --deployment site",
-    either(argument("--html", metavar="FILE", type=Path, help="write a page for a browser"), add_format),
+    either(argument("--html", metavar="FILE", type=Path, help="write a page for a browser"), FORMAT),
 )
 def timeline(invocation: Invocation) -> int:
     """Show how the start of a deployment went: what each container did when, the critical path, retries and

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.directory.findings import counted
 from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.kolla_ansible import directory, importing, recording, rules
 from kolla_mesos_start.kolla_ansible.importing import Outcome

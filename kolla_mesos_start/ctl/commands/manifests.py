@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Callable
 
-from kolla_mesos_start.ctl.commands import argument, either, subcommand
 from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.findings import refuse
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.manifests.formats import FORMATS, unplaced, write
 from kolla_mesos_start.ctl.manifests.model import Model, Site, build
+from kolla_mesos_start.ctl.subcommand import argument, either, subcommand
 from kolla_mesos_start.ctl.text import seconds
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage

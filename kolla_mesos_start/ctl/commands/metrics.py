@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live.metrics import endpoint
 from kolla_mesos_start.ctl.live.metrics.endpoint import PATH, Exposition, Server
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.errors import BadUsage, Stopped
 
 

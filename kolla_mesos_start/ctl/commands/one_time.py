@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.directory.directory import VARIABLES
 from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, few, nearest, operator
 from kolla_mesos_start.ctl.validate.rules import build_graph
 from kolla_mesos_start.ctl.zk import connection, containers, event_record, services

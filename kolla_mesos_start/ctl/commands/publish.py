@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.findings import ERROR, counted, in_order, refuse, shown
 from kolla_mesos_start.ctl.directory.json_schema import DEFINITION
-from kolla_mesos_start.ctl.invocation import Invocation, add_format
+from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import difference, outdated
 from kolla_mesos_start.ctl.live.publishing import Publishing
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.validate import rules
 from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 
@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 @subcommand(
     "kolla_mesos_ctl validate etc/examples/keystone",
     source.add_arguments,
-    add_format,
+    FORMAT,
 )
 def validate(invocation: Invocation) -> int:
     """Find everything that is wrong in a deployment's directory, with file and line. Needs no connection.
@@ -59,7 +59,7 @@ def schema(invocation: Invocation) -> int:
 @subcommand(
     "kolla_mesos_ctl diff etc/examples/keystone --deployment site",
     source.add_arguments,
-    add_format,
+    FORMAT,
 )
 def diff(invocation: Invocation) -> int:
     """Show what publishing a directory would change, and which containers would still run with the old state.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
-from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, add_yes
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation
+from kolla_mesos_start.ctl.subcommand import YES, argument, subcommand
 from kolla_mesos_start.ctl.validate.uses import dependents
 from kolla_mesos_start.ctl.zk import (
     acls,
@@ -41,7 +41,7 @@ class Needed(AgentError):
     argument(
         "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
     ),
-    add_yes,
+    YES,
     argument(
         "--force",
         action="store_true",
@@ -91,7 +91,7 @@ def _print_members(invocation: Invocation, znodes: Znodes) -> None:
 @subcommand(
     "kolla_mesos_ctl reset --host node-7 --deployment site",
     argument("--host", metavar="H", action="append", help="only the records of this host; may be repeated"),
-    add_yes,
+    YES,
     argument("--force", action="store_true", help="even if there are containers; asks anyway"),
 )
 def reset(invocation: Invocation) -> int:

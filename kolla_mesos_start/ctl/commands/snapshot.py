@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.directory import private_file
-from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, add_yes
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation
+from kolla_mesos_start.ctl.subcommand import YES, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, few
 from kolla_mesos_start.ctl.zk import acls, archive, elections, publication
 from kolla_mesos_start.ctl.zk.archive import Snapshot
@@ -81,7 +81,7 @@ class BadSnapshot(BadDefinition):
 @subcommand(
     "kolla_mesos_ctl restore site.tar --deployment site --hosts zk4:2181",
     argument("file", metavar="FILE", type=Path, help="a file that `snapshot` has written"),
-    add_yes,
+    YES,
 )
 def restore(invocation: Invocation) -> int:
     """Restore a snapshot: definitions, variables, files, and completed one-time commands. Fencing tokens keep

@@ -16,14 +16,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
-from kolla_mesos_start.ctl.invocation import Invocation, Line, add_format, joined, show
+from kolla_mesos_start.ctl.invocation import Invocation, Line, joined, show
 from kolla_mesos_start.ctl.live import election, rollouts
-from kolla_mesos_start.ctl.live.explanation import not_current
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
-from kolla_mesos_start.ctl.live.service_causes import why_keep
+from kolla_mesos_start.ctl.live.rollouts import why_keep
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, existing, few, lasting
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.definition.forms import DAEMON
@@ -49,7 +48,7 @@ COLOURS = {
     argument("service", metavar="SERVICE", nargs="?", help="only this service, by its name or role"),
     argument("--host", metavar="H", help="only the containers on this host"),
     argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C"),
-    add_format,
+    FORMAT,
 )
 def status(invocation: Invocation) -> int:
     """Show the services of a deployment with their ready and wanted instances, and what each container is
@@ -158,7 +157,7 @@ def headline(deployment: LiveDeployment, host: str | None) -> str:
     services = deployment.services.values()
     where = f"{deployment.id} on {host}" if host else deployment.id
     text = f"{where}: {sum(service.is_up for service in services)} of {len(services)} services up"
-    parts = [text, *not_current(list(services))]
+    parts = [text, *rollouts.summary(list(services))]
     return "; ".join(filter(None, [*parts, deployment.publication.problem]))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.directory import secrets_file, source
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.ctl.text import seconds
 from kolla_mesos_start.ctl.up import private_zookeeper
 from kolla_mesos_start.ctl.up.containers import SETPRIV

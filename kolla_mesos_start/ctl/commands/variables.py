@@ -15,17 +15,17 @@ from contextlib import suppress
 from getpass import getpass
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.commands import argument, subcommand
 from kolla_mesos_start.ctl.directory.changes import shortened
 from kolla_mesos_start.ctl.directory.container_variables import NAME
 from kolla_mesos_start.ctl.directory.directory import FILES, MAX_DATA, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.ctl.directory.secrecy import HIDDEN, Mask
-from kolla_mesos_start.ctl.invocation import Invocation, add_format
-from kolla_mesos_start.ctl.live.logs import LogLocation
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live import logs
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import LiveService
-from kolla_mesos_start.ctl.live.service_causes import why_keep
+from kolla_mesos_start.ctl.live.rollouts import why_keep
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, existing, few, nearest, printable
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection, containers, publication, published, services, status_records
@@ -62,7 +62,7 @@ class StillNeeded(AgentError):
     argument("variable", metavar="VARIABLE", nargs="?", help="by default all variables are listed"),
     SERVICE,
     HOST,
-    add_format,
+    FORMAT,
 )
 def get(invocation: Invocation) -> int:
     """Print the value of a variable as an agent would find it: the value for the host, else for the
@@ -228,7 +228,7 @@ def restart(invocation: Invocation) -> int:
         print(f"to wait until all are ready again: kolla_mesos_ctl wait {service.role}")
     others = [(each, obstacle) for each, obstacle in obstacles if obstacle]
     for each, obstacle in others:
-        remedy = why_keep(service, each, time.time()) or _remedy(each)
+        remedy = why_keep(service, each, time.time()) or logs.restart(each.host, each.logs)
         print(f"{service.name} on {each.host} does not restart: {obstacle}; {remedy}")
     return FAILED if others else 0
 
@@ -243,15 +243,6 @@ def _obstacle(service: LiveService, container: containers.Container) -> str:
     if not container.follows:
         return "its files are not refreshed (KOLLA_CONFIG_STRATEGY=COPY_ONCE, or started without on_change)"
     return "it runs something older that only a new start replaces" if container.needs_restart else ""
-
-
-def _remedy(container: containers.Container) -> str:
-    """How its launcher restarts it."""
-    location = LogLocation(container.host, container.logs)
-    if not location.restart:
-        return "restart its container"
-    where = "" if location.works_anywhere else f" on {container.host}"
-    return f"restart its container{where}: {location.restart}"
 
 
 # -- places and values ----------------------------------------------------------------------------

@@ -13,10 +13,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from kolla_mesos_start.ctl.live import causes, rollouts
-from kolla_mesos_start.ctl.live.cause import OF_ALL, Cause
 from kolla_mesos_start.ctl.live.mirror import named
-from kolla_mesos_start.ctl.live.model import EndedStart, LiveDeployment, LiveService
-from kolla_mesos_start.ctl.live.service_causes import ends
+from kolla_mesos_start.ctl.live.model import OF_ALL, Cause, EndedStart, LiveDeployment, LiveService
 from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.errors import DependenciesNotSatisfied
@@ -115,7 +113,7 @@ class Watch:
 
     def _say_ends(self, service: LiveService) -> None:
         """Print how its starts fail: each kind once, because a launcher repeats them every second."""
-        for ended in ends(service):
+        for ended in service.failed_starts:
             kind = ended._replace(reason="", at=0.0, zxid=0, times=1)
             if kind not in self._ends:
                 self._ends.add(kind)

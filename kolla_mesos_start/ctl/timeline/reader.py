@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kolla_mesos_start.ctl.live.reader import DeploymentReader
-from kolla_mesos_start.ctl.live.steps import hosts_of
+from kolla_mesos_start.ctl.live.reader import DeploymentReader, hosts_of
 from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.timeline.critical_path import Finished, Need, TimelineStep
 from kolla_mesos_start.ctl.timeline.report import Event, StartReport

@@ -15,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
-from kolla_mesos_start.ctl.live.service_causes import ends
 from kolla_mesos_start.ctl.zk.containers import DRAINING, PRESENT, Container
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
@@ -201,7 +200,7 @@ def _of_service(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], fl
     gone = Counter(each.why for each in service.gone) if not service.is_up else Counter[str]()
     for why, count in gone.items():
         yield "containers_gone", (why,), count
-    for ended in ends(service):
+    for ended in service.failed_starts:
         yield "start_failure_timestamp_seconds", (ended.host,), ended.at
     yield from _of_commands(service)
     yield from _of_election(service)
