@@ -6,7 +6,7 @@ from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.findings import ERROR, counted, in_order, refuse, shown
 from kolla_mesos_start.ctl.directory.json_schema import DEFINITION
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.live import difference, outdated
+from kolla_mesos_start.ctl.live import difference
 from kolla_mesos_start.ctl.live.publishing import Publishing
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.validate import rules
@@ -123,10 +123,8 @@ def publish(invocation: Invocation) -> int:
         warning = earlier._replace(services=publisher.lock.left).problem
         invocation.err.print(f"warning: the earlier {warning}")
     # Read afterwards: a container that started meanwhile may have read the old values.
-    outdated.show(
-        invocation.out,
-        outdated.outdated(
-            invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
-        ),
+    old = difference.outdated(
+        invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
     )
+    difference.show_outdated(invocation.out, old)
     return 0

@@ -16,6 +16,7 @@ from kolla_mesos_start.ctl.directory.findings import counted, refuse
 from kolla_mesos_start.ctl.directory.secrecy import is_secret, is_variable
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.text import few
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import (
     acls,
@@ -97,7 +98,7 @@ class Publishing:
                 " again; publish another generation, or use `kolla_mesos_ctl rerun`"
             )
         if prepared.left:
-            left = f"{self._options.directory}: {_first(prepared.left)}"
+            left = f"{self._options.directory}: {few(prepared.left, SHOWN)}"
             self._note(f"note: still published, but not in {left}; --prune would remove them")
         return publisher
 
@@ -198,8 +199,4 @@ def _by_all(rights: Acl) -> bool:
 def _named(paths: Iterable[str]) -> str:
     """The number of variables, and some of their names."""
     names = sorted({path.rpartition("/")[2] for path in paths})
-    return f"{counted(len(names), 'variable')} ({_first(names)})"
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return f"{counted(len(names), 'variable')} ({few(names, SHOWN)})"
