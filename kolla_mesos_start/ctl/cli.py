@@ -70,7 +70,7 @@ SUBCOMMANDS = (
     ListedCommand(
         "explain", "explain why a deployment is not up: root causes, and what each blocks", "explain"
     ),
-    ListedCommand("wait", "block until services are up and run the published state", "explain"),
+    ListedCommand("wait", "block until services are up and run the published state", "wait"),
     ListedCommand("events", "print what operators did, and with --follow what changes", "history"),
     ListedCommand("timeline", "show how a start went, and its critical path", "history"),
     ListedCommand("metrics", "serve the state of a deployment for Prometheus", "metrics"),
