@@ -9,7 +9,7 @@ from typing import Any
 from kolla_mesos_start.ctl.invocation import Invocation, show
 from kolla_mesos_start.ctl.live import causes
 from kolla_mesos_start.ctl.live.explanation import cause_data, lines, look
-from kolla_mesos_start.ctl.live.graph import dot, of, text, with_reasons
+from kolla_mesos_start.ctl.live.graph import dot, of, text
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import Cause, LiveService
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
@@ -69,7 +69,7 @@ def graph(invocation: Invocation) -> int:
     imported, form = invocation.options.imported, invocation.options.format
     reasons = {} if imported is None else directory.reasons(imported)
     deployment = mirror(invocation).deployment()
-    graph = with_reasons(of(deployment), reasons)
+    graph = of(deployment, reasons)
     if form == "text":
         show(invocation.out, text(graph))
     else:
