@@ -560,6 +560,13 @@ CASES: dict[str, tuple[Any, ...]] = {
             " registrar was killed, or its host was lost; see its log, and start it again"
         ),
     ),
+    "ended after it was ready": (
+        {"db": definition(), "status/h1/db/daemon": "waiting", "status/h1/db/daemon/ready": ""},
+        (
+            "gone: db/daemon on h1: its container is gone; its daemon ended 1 min ago; see its log,"
+            " and start it again"
+        ),
+    ),
     "a cycle": (
         {
             "a": definition(commands={"x": one_time("b/y")}),

@@ -255,57 +255,7 @@ def test_everything_fits_the_window(opened: Open, past: StartReport, width: int)
     assert min(track.right - track.left for track in tracks) > width / 3
 
 
-def test_the_note_and_the_times_stay_visible_in_a_long_page(opened: Open) -> None:
-    page = opened(large(10, 10))
-    cut = "names => names.filter(each => each.scrollWidth > each.clientWidth).length"
-    assert page.locator(".name").evaluate_all(cut) == 0
-    bar(page, "keystone-service-5/daemon on controller-3.example").click()
-    for each in (box(page, "#said"), box(page, "#axis")):
-        assert each.top >= 0 and each.bottom <= 800
-    assert page.locator("#said").inner_text().startswith("keystone-service-5/daemon on controller-3.example:")
-
-
-def luminance(colour: str) -> float:
-    """Of `rgb(...)`, as WCAG 2 defines it."""
-    parts = [int(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
 # The nearest background that is not transparent.
-COLOURS = """each => {
-  const text = getComputedStyle(each).color;
-  while (each && getComputedStyle(each).backgroundColor === 'rgba(0, 0, 0, 0)') each = each.parentElement;
-  return [text, getComputedStyle(each ?? document.body).backgroundColor];
-}"""
-TEXTS = (
-    "h1",
-    "#note",
-    ".faint",
-    "#axis span",
-    ".name",
-    ".bar:not(.critical)",
-    ".bar.critical",
-    ".bar.failed",
-    "td a",
-    "td.bad",
-    "th",
-)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_is_readable_in_light_and_dark(opened: Open, scheme: str) -> None:
-    """WCAG asks for a contrast of 4.5."""
-    page = opened(SMALL, color_scheme=scheme)
-    for each in TEXTS:
-        text, ground = map(luminance, page.locator(each).first.evaluate(COLOURS))
-        assert (max(text, ground) + 0.05) / (min(text, ground) + 0.05) >= 4.5, each
-    is_dark = luminance(page.locator("body").evaluate(COLOURS)[1]) < 0.1
-    assert is_dark == (scheme == "dark")
-
-
 HOSTILE = (
     "</title></script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
     '"&amp;\x1b[31m\u202e\0\ud800'

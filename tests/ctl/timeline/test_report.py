@@ -127,33 +127,6 @@ def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
     assert len(list(found.all("button", "trouble"))) == 2
 
 
-def test_the_page_has_a_lane_for_each_container() -> None:
-    """Also for a task that has run nothing yet."""
-    tree = {**TREE, "job/.containers/1": container("waiting", host="h2")}
-    lanes = ["db@h1", "web@w1", "job@h1", f"web@{HOSTILE}", "job@h2"]
-    said = [unescape(name["title"] or "") for name in Page(page(past(tree))).all("button", "name")]
-    assert [each.partition(": ")[0] for each in said] == lanes
-    assert said[0] == "db@h1: there after 0.00 s; worked for 2.00 s; waited for 0.00 s; done after 2.00 s"
-    assert said[3].endswith("; worked for 4.50 s; web/daemon unready, tcp 80: refused")
-    assert said[4] == "job@h2: there after 0.00 s; it has run no command"
-
-
-def test_the_page_loads_nothing_and_escapes_texts() -> None:
-    text = page(past())
-    assert len(list(Page(text).all("script"))) == 1
-    assert not re.search(r"https?://|src=|@import|url\(", text)
-    assert "prefers-color-scheme: dark" in text
-    assert not re.search(r"\$[a-z]", text)
-
-
-def test_the_links_of_a_row_have_a_target() -> None:
-    found = Page(page(past()))
-    bars = {bar["data-steps"] for bar in found.all("button", "bar")}
-    assert {row["data-steps"] for row in found.all("tr") if row} == bars
-    assert {link[end] for link in found.all("path") for end in ("data-from", "data-to")} <= bars
-    assert {f"#step-{bar}" for bar in bars} == {link["href"] for link in found.all("a")}
-
-
 @pytest.mark.parametrize(
     ("state", "words"),
     [
