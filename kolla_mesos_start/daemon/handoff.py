@@ -95,14 +95,14 @@ class Refreshed(NamedTuple):
 class Handoff(NamedTuple):
     """Everything that the registrar needs, in plain types for marshal.
 
-    `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
-    `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
-    `refreshing` a Refreshing or None, `stopping` a Stopping or None, `election` an
-    election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
-    definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
-    if a restart passes through an election. `logs`: how to read the container's log.
-    `stop_signal`: see Settings. `manager`: the notify
-    socket of an outer service manager, or empty; `of_manager`: what else it gives to the daemon.
+    `servers` are the arguments of session.Servers, `session` its id, password, zxid and timeout in seconds.
+    `registration` is a Registration, `container` a report.StatusZnode, `check` a readiness.Check,
+    `check_ids` (uid, gid, groups) or None, `refreshing` a Refreshing or None, `stopping` a Stopping or None,
+    `election` an election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's
+    path in its definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole
+    environment, if a restart passes through an election. `logs`: how to read the container's log.
+    `stop_signal`: see Settings. `manager`: the notify socket of an outer service manager, or empty;
+    `of_manager`: what else it gives to the daemon.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -110,17 +110,8 @@ class Handoff(NamedTuple):
     TERM and KILL, and `argv` restarts it.
     """
 
-    hosts: Sequence[tuple[str, int]]
-    chroot: str
-    session_id: int
-    session_password: bytes
-    zxid: int
-    timeout: float
-    auth: Sequence[tuple[str, str]]
-    ca: str | None
-    cert: str | None
-    key: str | None
-    labels: Sequence[str]
+    servers: tuple[Any, ...]
+    session: tuple[int, bytes, int, float]
     registration: tuple[Any, ...]
     container: tuple[Any, ...]
     service: str

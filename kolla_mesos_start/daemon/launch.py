@@ -211,17 +211,11 @@ class Launch:
         ready = self._step.command.ready
         assert ready is not None
         return Handoff(
-            hosts=list(servers.hosts),
-            chroot=servers.chroot,
-            session_id=session.id,
-            session_password=session.password,
-            zxid=session.zxid,
-            timeout=session.timeout,
-            auth=servers.auth,
-            ca=servers.ca,
-            cert=servers.cert,
-            key=servers.key,
-            labels=servers.labels,
+            servers=(
+                *(servers.hosts, servers.chroot, servers.auth),
+                *(servers.ca, servers.cert, servers.key, servers.labels),
+            ),
+            session=(session.id, session.password, session.zxid, session.timeout),
             registration=self._registration,
             container=self._report.shown,
             service=settings.service_name,
