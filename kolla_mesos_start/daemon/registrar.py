@@ -27,8 +27,6 @@ from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from kolla_mesos_start.daemon.drain import Drain
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.readiness import Probe
@@ -52,9 +50,9 @@ class Registrar:
     def __init__(self, handoff: Handoff) -> None:
         self.loop = Loop()
         session_id, password, zxid, timeout = handoff.session
-        servers: Any = handoff.servers[:-1]
+        hosts, chroot, auth, ca, cert, key, labels = handoff.servers
         self.session = Session(
-            Servers(*servers, Labels(*handoff.servers[-1])),
+            Servers(hosts, chroot, auth, ca, cert, key, Labels(*labels)),
             min(LONGEST_SESSION, timeout),
             session_id=session_id,
             password=password,
