@@ -82,9 +82,9 @@ def refresh(
     if on_change is None:
         return Refreshed(prepared.seen, "", listed, note=NO_LONGER, needs_restart=True)
     if on_change.kind == "restart":
-        from kolla_mesos_start.daemon import generations  # Few daemons are restarted.
+        from kolla_mesos_start.daemon.launch import refuse_retired  # Few daemons are restarted.
 
-        generations.refuse(graph.daemon, settings.generation)
+        refuse_retired(graph.daemon, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
     # The files on disk don't decide alone: somebody may have edited one by hand.
     digests = {**(notified or {}), **prepared.digests}
