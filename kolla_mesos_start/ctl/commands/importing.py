@@ -13,7 +13,7 @@ from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.kolla_ansible import directory, importing, recording, rules
-from kolla_mesos_start.kolla_ansible.importing import Outcome
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.recording import Request
 
 SOURCE = "kolla-ansible"
@@ -164,7 +164,7 @@ def _show(invocation: Invocation, play: str) -> None:
     invocation.err.print(f"recording: {play}")
 
 
-def refuse(outcome: Outcome, tags: str | None = None) -> None:
+def refuse(outcome: Imported, tags: str | None = None) -> None:
     """Raise CannotImport for bad dependencies, for clusters that would be split, and for no containers.
 
     With tags only a part is imported, which connects to daemons outside of it: unresolved addresses are only
@@ -183,17 +183,17 @@ def refuse(outcome: Outcome, tags: str | None = None) -> None:
         issues.append(
             f"no container was recorded: {f'correct --tags {tags}' if tags else 'enable a service'}"
         )
-    if issues or outcome.clusters:
-        raise CannotImport([*outcome.clusters, *issues])
+    if issues or outcome.clusters.issues:
+        raise CannotImport([*outcome.clusters.issues, *issues])
 
 
-def adoption(outcome: Outcome) -> bytes:
+def adoption(outcome: Imported) -> bytes:
     """The list of all one-time steps for `adopt --list`, in the recorded order."""
     lines = [f"{step.name}/run  # {step.tasks[0].name}" for step in outcome.containers.steps]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _summarize(outcome: Outcome, output: Path) -> None:
+def _summarize(outcome: Imported, output: Path) -> None:
     daemons, steps = outcome.containers.daemons, outcome.containers.steps
     print(
         f"imported {counted(len(daemons), 'daemon')} and {counted(len(steps), 'one-time step')} into {output}"
