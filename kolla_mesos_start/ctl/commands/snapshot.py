@@ -26,7 +26,6 @@ from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode
 
-
 SHOWN = 5  # names in a message
 
 
