@@ -108,7 +108,7 @@ class Exposition:
         before, self._services = self._services, {}
         for name, service in deployment.services.items():
             known = before.get(name)
-            if known is None or known[0] is not service:  # Otherwise it has not changed.
+            if known is None or known[0] != service:
                 known = service, families.encoded(families.of_service(service))
             self._services[name] = known
         if connections == self._connections:
