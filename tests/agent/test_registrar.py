@@ -19,7 +19,7 @@ from kolla_mesos_start.health import health as probe
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.support.waiting import eventually
-from tests.support.zookeeper import Server, free_port
+from tests.support.zookeeper import Server
 
 STAND_IN = CHECKOUT / "tests" / "support" / "stand_in_agent.py"
 NOTIFY, ALIVE = ["notify", None, 1.0, 1.0, 1], ["alive", 0.2, 1.0, 1.0, 1]
@@ -161,19 +161,6 @@ def expire(zookeeper: Server, session: tuple[int, bytes]) -> None:
     thief.close()
 
 
-def test_an_early_registrar_leaves_the_agents_connection_alone(container: Container, zk: KazooClient) -> None:
-    """It may be up long before the exec."""
-    container.start(SLEEP, ALIVE, linger=1.0)
-    eventually(lambda: owner(zk, container.ready) == container.session[0], "it is ready")
-
-
-def test_a_check_can_be_a_command(container: Container, zk: KazooClient) -> None:
-    """It has the daemon's environment, and does not ignore the signals that the registrar ignores."""
-    script = 'test "$MARK" || exit 1; sh -c "kill -TERM \\$\\$; exit 0"; test $? = 143'
-    container.start(SLEEP, ["command", ["sh", "-c", script], 0.1, 5.0, 1])
-    eventually(exists(zk, container.ready), "it is ready")
-
-
 def test_a_check_that_hangs_ends_with_the_daemon(
     container: Container, zk: KazooClient, tmp_path: Path
 ) -> None:
@@ -184,58 +171,6 @@ def test_a_check_that_hangs_ends_with_the_daemon(
     eventually(pid.exists, "the check runs")
     container.process.kill()
     eventually(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists(), "it has ended")
-
-
-def test_a_check_can_be_a_url(container: Container, zookeeper: Server, zk: KazooClient) -> None:
-    """Names are resolved, also that of ZooKeeper."""
-    port = free_port()
-    container.start(
-        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
-        ["http", f"http://localhost:{port}/", 0.1, 5.0, 1],
-        hosts=[["localhost", zookeeper.port]],
-    )
-    eventually(exists(zk, container.ready), "it is ready")
-
-
-def test_a_check_can_be_a_url_with_tls(container: Container, zk: KazooClient, tmp_path: Path) -> None:
-    """The registrar loads TLS only when it needs it."""
-    port, key, cert = free_port(), str(tmp_path / "key"), str(tmp_path / "cert")
-    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=elsewhere"
-    subprocess.run(
-        ["openssl", *request.split(), "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL
-    )
-    container.start(
-        ["openssl", "s_server", "-quiet", "-www", "-accept", str(port), "-cert", cert, "-key", key],
-        ["http", f"https://127.0.0.1:{port}/", 0.1, 5.0, 1],
-    )
-    eventually(exists(zk, container.ready), "it is ready")
-
-
-def test_a_daemon_that_ends_at_once_leaves_nothing(container: Container, zk: KazooClient) -> None:
-    """Also if it ends before the registrar has attached."""
-    container.start(["true"], ALIVE)
-    container.process.wait()
-    eventually(gone(zk, container.member), "the member is gone")
-    eventually(lambda: not container.registrar, "the registrar has ended")
-
-
-def test_an_outage_ends_neither_daemon_nor_registrar(
-    container: Container, zookeeper: Server, zk: KazooClient
-) -> None:
-    """Readiness is followed during the outage, and registered after it."""
-    container.start(NOTIFIES, NOTIFY)
-    eventually(lambda: container.stage == "starting", "the registrar is there")
-    zookeeper.kill()
-    container.say("READY=1")
-    eventually(lambda: container.stage == "ready", "probes see it ready")
-    registrar = container.registrar
-    zookeeper.start()
-    eventually(exists(zk, container.ready), "it is ready")
-    assert container.registrar == registrar and container.process.poll() is None
-    warnings = [line for line in container.log.read_text().splitlines() if " WARNING " in line]
-    # The server may have gone before the registrar had taken the session over, or after.
-    outages = [line for line in warnings if "can't connect" in line or "lost the connection" in line]
-    assert len(outages) == 1
 
 
 def test_a_flooded_notify_socket_does_not_block(container: Container, zk: KazooClient) -> None:
@@ -405,35 +340,6 @@ def test_a_deleted_deployment_stays_deleted(
     zk.ensure_path(container.service)
     eventually(exists(zk, container.ready), "it is back", seconds=60)
     eventually(exists(zk, container.member), "it is back", seconds=60)
-
-
-def test_an_instance_created_by_hand_is_replaced(container: Container, zk: KazooClient) -> None:
-    """Also if it is not ephemeral."""
-    zk.create(container.ready, b"{}", makepath=True)
-    container.start(SLEEP, ALIVE)
-    eventually(lambda: owner(zk, container.ready) == container.session[0], "it is replaced")
-
-
-def test_a_member_that_the_agent_could_not_create_is_created(container: Container, zk: KazooClient) -> None:
-    """An outage may have kept the agent from replacing its previous member."""
-    zk.create(container.member, b"{}", ephemeral=True, makepath=True)
-    container.start(SLEEP, ALIVE, member=False)
-    eventually(lambda: owner(zk, container.member) == container.session[0], "it is replaced")
-
-
-def test_two_containers_with_one_id_do_not_fight(container: Container, zk: KazooClient) -> None:
-    """The later one keeps the instance; when it is gone, the first one registers again."""
-    container.start(SLEEP, ALIVE)
-    # Not when the instance is there: before the registrar has looked, another one's would be a predecessor's.
-    eventually(lambda: zk.get(container.state)[0] == b"running", "it has seen that the instance is its own")
-    transaction = zk.transaction()
-    transaction.delete(container.ready)
-    transaction.create(container.ready, b"{}", ephemeral=True)
-    transaction.commit()
-    eventually(lambda: "another container has taken" in container.log.read_text(), "it sees him")
-    assert owner(zk, container.ready) == zk.client_id[0]
-    zk.delete(container.ready)
-    eventually(lambda: owner(zk, container.ready) == container.session[0], "it is back")
 
 
 def test_a_daemon_whose_registration_is_denied_is_alive_but_not_ready(
