@@ -470,7 +470,7 @@ def test_as_process_1_one_warning_names_dumb_init(
     deployment: Deployment, containers: Containers, site: Site
 ) -> None:
     """The registrar is then the daemon's child, and the kernel kills it with the daemon."""
-    publish_daemon(deployment, ["sh", "-c", "trap 'exit 7' TERM; sleep 1000 & wait $!"])
+    publish_daemon(deployment, ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"])
     agent = containers.start(SERVICE, under=PROCESS_1, **SHORT_SESSION)
     usual = containers.start(SERVICE)
     site.await_instances(2)
