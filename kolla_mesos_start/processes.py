@@ -118,7 +118,10 @@ class Child:
             except Exception as defect:
                 at = type(defect).__name__
             finally:
-                os.write(fail, marshal.dumps((number, at)))
+                try:
+                    os.write(fail, marshal.dumps((number, at)))
+                except BrokenPipeError:  # Our parent has not waited for that, and has ended.
+                    os.write(2, f"{argv[0]!s} can't be started: {spawn_error(number, at)}\n".encode())
                 os._exit(127)
 
         try:
