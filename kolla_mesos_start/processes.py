@@ -118,10 +118,9 @@ class Child:
             except Exception as defect:
                 at = type(defect).__name__
             finally:
-                try:
-                    os.write(fail, marshal.dumps((number, at)))
-                except BrokenPipeError:  # Our parent has not waited for that, and has ended.
+                if outlives_us:  # Our parent may not wait for it.
                     os.write(2, f"{argv[0]!s} can't be started: {spawn_error(number, at)}\n".encode())
+                os.write(fail, marshal.dumps((number, at)))
                 os._exit(127)
 
         try:

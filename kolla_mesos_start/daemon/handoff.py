@@ -153,7 +153,7 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
-    ignored = {*IGNORED_SIGNALS, handoff.stop_signal, signal.SIGPIPE}
+    ignored = {*IGNORED_SIGNALS, handoff.stop_signal}
     argv, environ = _argv(record, handoff.service), _environ()
 
     def detach() -> None:
