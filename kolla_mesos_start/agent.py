@@ -361,21 +361,20 @@ class Agent:
         """Render the command, and write its files unless COPY_ONCE is set and an earlier start wrote them."""
         command, settings, preparer = runnable.command, self.settings, self.preparer
         self.stage, self.command = "render", command.path
-        if not command.files:
-            return preparer.prepare(command)
+        if not command.files or not settings.copy_once:
+            prepared = preparer.prepare(command)
+            if command.files:
+                self._place(prepared, report)
+            return prepared
         from kolla_mesos_start.files.copy_once import CopyOnce
 
-        copied = CopyOnce(settings.state_dir) if settings.copy_once else None
+        copied = CopyOnce(settings.state_dir, command.path)
         # If the definition has changed during this start, the files may have changed too.
-        if copied and copied.done(command.path) and not self.begins_again:
-            prepared = preparer.prepare(command, with_files=False)
-            return prepared._replace(read=copied.read(command.path))
+        if not self.begins_again and (read := copied.written()) is not None:
+            return preparer.prepare(command, with_files=False)._replace(read=read)
         prepared = preparer.prepare(command)
-        if copied:
-            copied.require()
-        self._place(prepared, report)
-        if copied:
-            copied.record(command.path, prepared.read)
+        with copied.recorded(prepared.read):
+            self._place(prepared, report)
         return prepared
 
     def _place(self, prepared: Prepared, report: Report) -> None:

@@ -90,7 +90,7 @@ def refresh(
     digests = {**(notified or {}), **prepared.digests}
     placed = _place(preparer, prepared, command, digests != notified, check_wanted)
     is_same = prepared.step.start_digest == started
-    kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
+    kept = [f"{each.name} {each.kept}" for each in prepared.contents if each.kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
     return Refreshed(
         seen=prepared.seen,

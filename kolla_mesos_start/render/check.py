@@ -64,7 +64,7 @@ def _connection(client: Client) -> str:
 
 def _print(command: str, content: Content, change: str, show: bool) -> None:
     if content.data is None:
-        _say(f"absent     {content.dest} ({command}: {content.absent})")
+        _say(f"absent     {content.dest} ({command}: {content.kept or 'optional'})")
         return
     uid, gid = content.owner
     digest = hashlib.sha256(content.data).hexdigest()

@@ -316,7 +316,5 @@ def _content(file: File, data: bytes | None, gone: Sequence[str]) -> Content:
     if gone:
         why = f"no instance of {', '.join(gone)} is left"
         log.warning("%s stays as it was: %s", file.dest, why)
-        return Content(
-            file.name, file.dest, uid, gid, file.mode, None, check, f"stays as it was: {why}", True
-        )
+        return Content(file.name, file.dest, uid, gid, file.mode, None, check, f"stays as it was: {why}")
     return Content(file.name, file.dest, uid, gid, file.mode, data, check)
