@@ -33,9 +33,9 @@ from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
 from tests.containers.kube import manifests as documents
 from tests.containers.podman import Container
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
+from tests.examples.openstack import EXAMPLE
 from tests.server.test_session import secured
-from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
-from tests.stack.examples.openstack import EXAMPLE
 from tests.support.documents import KUBERNETES, blocks
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST, free_port

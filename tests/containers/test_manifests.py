@@ -19,7 +19,7 @@ from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.kube import Cluster, Document, decision
 from tests.containers.podman import Container
-from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
 from tests.support.launching import PASSWORD, directory, free_ports
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST

@@ -31,7 +31,7 @@ from tests.conftest import Deployment, connected
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.containers.relay import Relay
-from tests.stack.examples.openstack import EXAMPLE
+from tests.examples.openstack import EXAMPLE
 from tests.support.documents import literals, parsed, table
 from tests.support.instances import Site
 from tests.support.marathon import wrong
