@@ -326,7 +326,7 @@ class Agent:
             from kolla_mesos_start.commands.bootstrap import Bootstrap
 
             self.bootstrap = Bootstrap(tree)
-            self.bootstrap.start_guard()  # It starts while we wait.
+            self.bootstrap.guard.start()  # It starts while we wait.
         from kolla_mesos_start.daemon.identity import register
 
         before = self.registration
@@ -381,19 +381,24 @@ class Agent:
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
             return
-        from kolla_mesos_start.commands.file_checks import FileChecks
+        from kolla_mesos_start.commands.file_checks import FileCommands
+        from kolla_mesos_start.commands.guard_client import Guard
 
         command = prepared.step.command.path
-        guard = self.bootstrap.start_guard() if self.bootstrap else None
-        with FileChecks(self.loop, self.settings.service_name, prepared, guard) as checks:
+        guard = self.bootstrap.guard if self.bootstrap else Guard(self.loop, self.settings.service_name)
+        checks = FileCommands(self.loop, guard, prepared)
 
-            def check(content: Content, path: str) -> None:
-                # A check may take long.
-                what = f"{command} waits for the check of its file {content.name}"
-                self.report.write("waiting", what, command)
-                checks.check(content, path)
+        def check(content: Content, path: str) -> None:
+            # A check may take long.
+            what = f"{command} waits for the check of its file {content.name}"
+            self.report.write("waiting", what, command)
+            checks.check(content, path)
 
+        try:
             place(prepared.contents, check)
+        finally:
+            if not self.bootstrap:
+                guard.close()
 
     def _run_command(self, prepared: Prepared, runnable: Runnable, candidacy: Candidacy | None) -> bool:
         """Run a command until it ends; false if it must wait for its lock again."""
@@ -523,7 +528,7 @@ class Agent:
 
     def _end_guard(self) -> None:
         if self.bootstrap is not None:
-            self.bootstrap.close()
+            self.bootstrap.guard.close()
 
     def _on_stop(self, signum: int) -> None:
         """A stop signal ends the agent at once, unless a command is running."""

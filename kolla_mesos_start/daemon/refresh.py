@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 
-from kolla_mesos_start.commands.file_checks import FileChecks
+from kolla_mesos_start.commands.file_checks import FileCommands
+from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.place import place, restore
@@ -118,12 +120,13 @@ def _place(
     `is_new`: the daemon must be notified even if no file changes.
     """
     loop, service = preparer.published.client.loop, prepared.step.command.path
-    with FileChecks(loop, service, prepared) as checks:
-        placed = place(prepared.contents, checks.check, can_undo=True)
+    with closing(Guard(loop, service)) as guard:
+        commands = FileCommands(loop, guard, prepared)
+        placed = place(prepared.contents, commands.check, can_undo=True)
         try:
             check_wanted()
             if command and (placed or is_new):
-                checks.notify(command)
+                commands.notify(command)
         except AgentError:
             restore(placed)
             raise
