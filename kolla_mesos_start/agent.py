@@ -434,9 +434,9 @@ class Agent:
         if tree.graph.daemon and (
             tree.graph.daemon.generations or (latest and b'"generations"' in latest.data)
         ):
-            from kolla_mesos_start.daemon import generations  # Few daemons list any.
+            from kolla_mesos_start.daemon.launch import check_generation
 
-            generations.check(tree, self.settings.generation, self.report)
+            check_generation(tree, self.settings.generation, self.report)
 
     def _become_daemon(
         self, prepared: Prepared, candidacy: Candidacy | None, result: Result | None
