@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
-    from kolla_mesos_start.definition.model import Dependency, Graph
+    from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.election.candidacy import Candidacy, Result
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
-    from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.ended import FailureRecord
     from kolla_mesos_start.tree.presence import Registration
@@ -147,7 +146,7 @@ class Agent:
 
         self._reach("wait")
         settings, preparer = self.settings, self.preparer
-        published = partial(_published_generation, preparer)
+        published = preparer.published_generation
         waiting = Waiting(self.tree, self.report, settings.wait_timeout, settings.generation, published)
         candidacy, result = self._candidacy(), None
         preparer.election = None
@@ -541,12 +540,6 @@ class Agent:
         for signum in signums:
             self.loop.on_signal(signum, handler)
         self._stop_signals = {*self._stop_signals, *signums}
-
-
-def _published_generation(preparer: Preparer, dependency: Dependency) -> Generation:
-    from kolla_mesos_start.render.published_generation import published_generation  # Few containers need it.
-
-    return published_generation(preparer, dependency)
 
 
 def _import_what_follows(graph: Graph) -> None:

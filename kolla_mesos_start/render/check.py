@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Preparer
-    from kolla_mesos_start.zookeeper.client import Client
 
 
 class OutputClosed(CannotWrite):
@@ -29,7 +28,9 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
     Returns how many files would change.
     """
-    _say(_connection(preparer.published.client))
+    session = preparer.published.client.session
+    tls = "over TLS" if session.servers.ca else "without TLS"
+    _say(f"connected to {session.server} {tls}, as {session.servers.identity}")
     failures: list[AgentError] = []
     changes: dict[str, bool] = {}  # by dest: several commands may write one file
     for command in graph.steps:
@@ -53,13 +54,6 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
         f"{count or 'none'} of {len(changes)} files would change"
     )
     return count
-
-
-def _connection(client: Client) -> str:
-    """The server, and our identity."""
-    servers = client.session.servers
-    tls = "over TLS" if servers.ca else "without TLS"
-    return f"connected to {client.session.server} {tls}, as {servers.identity}"
 
 
 def _print(command: str, content: Content, change: str, show: bool) -> None:
