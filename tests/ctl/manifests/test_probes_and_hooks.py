@@ -1,12 +1,14 @@
-"""Manifests: which launchers do something before they stop a daemon with `drain` or `before_stop`.
+"""Manifests: when a launcher ends a container, and what it does before it stops a daemon.
 
-`golden` has the hooks and the stop signals themselves.
+`golden` has the probes, the hooks and the stop signals themselves.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Site, build
 from kolla_mesos_start.definition.forms import SIGNALS
+from kolla_mesos_start.health import StateFile, health
 from tests.support.publishing import write_files
 
 KEYS: dict[str, Any] = {"drain": 30, "before_stop": {"command": "true", "timeout": 4}, "stop_grace": 20}
@@ -23,10 +26,13 @@ MODE = "KOLLA_START_MODE"
 SUPERVISE = {MODE: "supervise"}
 
 
-def model(root: Path, environ: dict[str, str] | None = None, **keys: Any) -> Model:
+def model(
+    root: Path, environ: dict[str, str] | None = None, start_timeout: int | None = None, **keys: Any
+) -> Model:
     """A deployment with one service, whose daemon has these keys."""
     daemon = {"command": "sleep 9", "ready": {"alive": 0}, **keys}
-    launch = {"zookeeper": "zk-1", "defaults": {"image": "site/web:1", "env": environ or {}}}
+    settings = {"image": "site/web:1", "env": environ or {}, "start_timeout": start_timeout}
+    launch = {"zookeeper": "zk-1", "defaults": {key: each for key, each in settings.items() if each}}
     write_files(
         root,
         launch_yml=json.dumps(launch),
@@ -40,6 +46,34 @@ def model(root: Path, environ: dict[str, str] | None = None, **keys: Any) -> Mod
 def text(found: Manifests) -> str:
     (content,) = found.files.values()
     return content
+
+
+@pytest.mark.parametrize("start_timeout", [None, 600])
+def test_no_launcher_ends_a_daemon_whose_check_fails(start_timeout: int | None, tmp_path: Path) -> None:
+    """A database that is down must not end all APIs. But one whose agent has ended."""
+    (workload,) = model(tmp_path / "site", start_timeout=start_timeout).workloads
+    program, verb, *options = workload.liveness
+    assert (program, verb) == ("kolla_mesos_start", "health")
+    environ = {"KOLLA_RUN_DIR": str(tmp_path / "run")}
+    state = StateFile.take(environ["KOLLA_RUN_DIR"])
+    assert health(options, environ) == 0
+    state.write("unready", "check tcp port 80: Connection refused")
+    assert (health(options, environ), health(["--ready"], environ)) == (0, 1)
+    os.close(state.fd)
+    assert health(options, environ) == 1
+
+
+@pytest.mark.parametrize(("start_timeout", "status"), [(None, 0), (600, 1)])
+def test_a_daemon_that_never_becomes_ready_is_ended_where_launch_yml_says_so(
+    start_timeout: int | None, status: int, tmp_path: Path
+) -> None:
+    """After that time from its own start, however long its container has waited before."""
+    environ = {"KOLLA_RUN_DIR": str(tmp_path / "run")}
+    state = StateFile.take(environ["KOLLA_RUN_DIR"])
+    state.write("starting", "", time.clock_gettime(time.CLOCK_BOOTTIME) - 601)
+    (workload,) = model(tmp_path / "site", start_timeout=start_timeout).workloads
+    assert health(workload.liveness[2:], environ) == status
+    os.close(state.fd)
 
 
 def test_compose_says_that_podman_runs_no_hook(tmp_path: Path) -> None:
