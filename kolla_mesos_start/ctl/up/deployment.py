@@ -90,33 +90,27 @@ class LocalDeployment:
         """The variables that single containers get."""
         return sorted({name for values in self._own_values.values() for name in values})
 
-    def with_values(self, contents: Deployment) -> Deployment:
-        """The directory's contents with the values of each container."""
-        services = []
-        for service in contents.services:
-            hosts = dict(service.variables.hosts)
-            for container, own in self._own_values.items():
-                if container.service == service.name:
-                    hosts[container.host] = {**hosts.get(container.host, {}), **texts(own)}
-            services.append(service._replace(variables=service.variables._replace(hosts=hosts)))
-        return contents._replace(services=services)
+    def with_values(self, contents: Deployment, *, only_here: bool = False) -> Deployment:
+        """The directory's contents with the values of each container.
 
-    def only_here(self, contents: Deployment) -> Deployment:
-        """The contents without the values of hosts that are elsewhere, whatever launch.yml says.
-
-        The number of wanted instances is that of the containers here.
+        `only_here`: without the values of hosts that are elsewhere, whatever launch.yml says. The number of
+        wanted instances is then that of the containers here.
         """
         services = []
         for service in contents.services:
-            here = [each.host for each in self.containers if each.service == service.name]
-            hosts = {host: each for host, each in service.variables.hosts.items() if host in here}
-            services.append(
-                service._replace(
-                    definition=with_instances(service.definition, len(here)),
-                    variables=service.variables._replace(hosts=hosts),
-                )
-            )
-        return contents._replace(services=services, launch=LaunchFile())
+            here = [each for each in self.containers if each.service == service.name]
+            own = {each.host: texts(self._own_values[each]) for each in here}
+            given = service.variables.hosts
+            hosts = {
+                host: {**given.get(host, {}), **own.get(host, {})}
+                for host in (own if only_here else {**given, **own})
+            }
+            service = service._replace(variables=service.variables._replace(hosts=hosts))
+            if only_here:
+                service = service._replace(definition=with_instances(service.definition, len(here)))
+            services.append(service)
+        found = contents._replace(services=services)
+        return found._replace(launch=LaunchFile()) if only_here else found
 
     def read_definitions(self, contents: Deployment) -> None:
         """Read the graph of each container, as its agent will read it.

@@ -190,7 +190,7 @@ class Up:
 
     def _prepared(self, contents: Deployment) -> Deployment:
         """What is published. Refuses the errors that `validate` finds: containers would wait in vain."""
-        prepared = self.deployment.only_here(self.deployment.with_values(contents))
+        prepared = self.deployment.with_values(contents, only_here=True)
         refuse(validate(prepared, deployment_id=self.name, given=self.deployment.given))
         self.deployment.read_definitions(prepared)
         return prepared
