@@ -16,7 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl import cli
-from kolla_mesos_start.ctl.zk import archive, connection, restoration, snapshots, status_records
+from kolla_mesos_start.ctl.zk import archive, connection, snapshots, status_records
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from tests.agents import Containers
 from tests.conftest import Deployment
@@ -244,13 +244,13 @@ def test_what_is_done_is_not_lost_to_a_container_that_starts(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     clear(site)
-    record = restoration._record
+    record = snapshots._record
 
     def started(client: KazooClient, *others: Any) -> None:
         site.zk.create(site.at(), b"waiting", makepath=True)
         record(client, *others)
 
-    monkeypatch.setattr(restoration, "_record", started)
+    monkeypatch.setattr(snapshots, "_record", started)
     where = ["--deployment", site.deployment.id, "--prefix", site.deployment.prefix]
     with pytest.raises(ChangedMeanwhile, match="a container has started"):
         cli.run(["restore", file, "--yes", *where, "--hosts", site.deployment.hosts])
@@ -268,13 +268,13 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     clear(site)
-    record = restoration._record
+    record = snapshots._record
 
     def recorded(*given: Any) -> None:
         record(*given)
         zk.set(f"{site.deployment.path}/variables/tag", b"9")
 
-    monkeypatch.setattr(restoration, "_record", recorded)
+    monkeypatch.setattr(snapshots, "_record", recorded)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     with pytest.raises(ChangedMeanwhile, match="somebody else has changed"):
         cli.run(["restore", file, "--yes", *where])

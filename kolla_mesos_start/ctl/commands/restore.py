@@ -19,12 +19,14 @@ from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from kolla_mesos_start.ctl.zk.publication import Held
 from kolla_mesos_start.ctl.zk.publisher import check_chroot
-from kolla_mesos_start.ctl.zk.restoration import (
+from kolla_mesos_start.ctl.zk.snapshots import (
+    counted,
+    done_commands,
     plan_of,
+    restore,
+    take,
     with_elections,
-    write,
 )
-from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, take
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
 from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes
@@ -82,7 +84,7 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     if plan:
         acls.secure(client, znodes, plan)
     lock.begin()
-    write(client, znodes, lock, wanted, plan)
+    restore(client, znodes, lock, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise ChangedMeanwhile(
             f"somebody else has changed {znodes.deployment} meanwhile; restore it once more"

@@ -12,7 +12,6 @@ Each change is one transaction, which checks and sets `turn`, as the transitions
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable
 
@@ -23,14 +22,11 @@ from kolla_mesos_start.ctl.zk.connection import (
     OperatorClient,
     Unanswered,
 )
-from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
 from kolla_mesos_start.election.records import Decision, Override, decode, encode
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
-from kolla_mesos_start.zookeeper.view import Znode
 
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
-PATIENCE = 30.0  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -78,36 +74,6 @@ def members(client: OperatorClient, znodes: Znodes) -> dict[str, Sequence[str]]:
     places = {f"{path}/members": role for role, path in roots(client, znodes).items()}
     names = connection.children(client, places)
     return {role: names[path] for path, role in places.items() if names[path]}
-
-
-def records(client: OperatorClient, roots: Iterable[str]) -> dict[str, bytes]:
-    """The lasting znodes of the elections at these paths that have had a decision, each of one moment."""
-    found: dict[str, bytes] = {}
-    left, begun = list(roots), time.monotonic()
-    while left:
-        if time.monotonic() > begun + PATIENCE:
-            raise ChangedMeanwhile(f"{left[0]} keeps changing while it is read; try again later")
-        turns = [ElectionZnodes(root).turn for root in left]
-        before = connection.mzxids(client, turns)  # Every transition changes it.
-        nodes = read_tree(client, left)
-        after = connection.mzxids(client, turns)
-        for root, turn in zip(left, turns):
-            if before[turn] == after[turn]:
-                found.update(_lasting(ElectionZnodes(root), nodes))
-        left = [root for root, turn in zip(left, turns) if before[turn] != after[turn]]
-    return found
-
-
-def _lasting(at: ElectionZnodes, nodes: Mapping[str, Znode]) -> dict[str, bytes]:
-    decision = nodes.get(at.decision)
-    if decision is None or not decision.data:
-        return {}
-    left_out = (f"{at.candidates}/", f"{at.running}/")
-    return {
-        path: znode.data
-        for path, znode in nodes.items()
-        if f"{path}/".startswith(f"{at.top}/") and not path.startswith(left_out) and path != at.override
-    }
 
 
 # -- changes ----------------------------------------------------------------------------------------------
