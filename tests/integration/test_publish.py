@@ -17,7 +17,7 @@ from kazoo.security import make_acl, make_digest_acl
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.zk import publication, status_records
-from kolla_mesos_start.ctl.zk.publisher import Publisher
+from kolla_mesos_start.ctl.zk.publication import Publisher
 from kolla_mesos_start.tree.znodes import EVENTS, PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.publishing import write_files

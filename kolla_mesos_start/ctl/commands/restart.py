@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.live.service_causes import why_keep
 from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.ctl.zk import publication, published
 from kolla_mesos_start.ctl.zk.containers import BEGUN, Container
-from kolla_mesos_start.ctl.zk.publisher import Publisher
+from kolla_mesos_start.ctl.zk.publication import Publisher
 from kolla_mesos_start.definition.forms import RESTARTED
 from kolla_mesos_start.errors import BadUsage
 

@@ -17,8 +17,7 @@ from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk import acls, archive, elections, publication
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
-from kolla_mesos_start.ctl.zk.publication import Held
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
+from kolla_mesos_start.ctl.zk.publication import Held, check_chroot
 from kolla_mesos_start.ctl.zk.snapshots import (
     counted,
     done_commands,

@@ -19,9 +19,8 @@ from kolla_mesos_start.ctl.live import variables
 from kolla_mesos_start.ctl.live.variables import ChangedVariable
 from kolla_mesos_start.ctl.text import existing, nearest, printable
 from kolla_mesos_start.ctl.zk import publication, published, services
-from kolla_mesos_start.ctl.zk.publication import Held, ZnodeChange
+from kolla_mesos_start.ctl.zk.publication import Held, Publisher, ZnodeChange
 from kolla_mesos_start.ctl.zk.published import places
-from kolla_mesos_start.ctl.zk.publisher import Publisher
 from kolla_mesos_start.definition.forms import bad_segment
 from kolla_mesos_start.definition.texts import untidy, value_of
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
@@ -103,7 +102,7 @@ def run_set(invocation: Invocation) -> int:
     with publication.locked(client, znodes, action="set") as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
         publisher.write({variables.node(znodes, path): data})
-    if publisher.counts.by_change["unchanged"]:
+    if publisher.counts["unchanged"]:
         print(f"{path} already has this value{'' if data else ': it is empty'}")
         return 0
     if not data:

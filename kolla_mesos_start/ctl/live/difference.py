@@ -25,8 +25,8 @@ from kolla_mesos_start.ctl.live.outdated import OutdatedContainer
 from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk import acls, publication, published, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.ctl.zk.publication import check_chroot
 from kolla_mesos_start.ctl.zk.published import Nodes
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.tree.znodes import Znodes
 

@@ -25,8 +25,8 @@ from kolla_mesos_start.ctl.zk import (
     removal,
     status_records,
 )
+from kolla_mesos_start.ctl.zk.publication import Publisher, check_chroot
 from kolla_mesos_start.ctl.zk.published import NOTHING, Nodes, Removals
-from kolla_mesos_start.ctl.zk.publisher import Publisher, check_chroot
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
 from kolla_mesos_start.tree.codec import RESTORE, PublicationMark
 
@@ -157,7 +157,7 @@ class Publishing:
     def _secure(self, publisher: Publisher, plan: Plan) -> None:
         """Correct existing ACLs before anything is written."""
         changed = acls.secure(self._client, self._znodes, plan)
-        publisher.counts.by_change["secured"] = len(changed)
+        publisher.counts["secured"] = len(changed)
         for path in sorted(changed):
             publisher.report(f"secured {path}")
         readable = [path for path, old in changed.items() if is_variable(path) and _by_all(old)]

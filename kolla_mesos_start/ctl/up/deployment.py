@@ -29,7 +29,7 @@ from kolla_mesos_start.ctl.up.containers import LocalContainer, end_all, process
 from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rendered
 from kolla_mesos_start.ctl.zk import publication, published
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.publisher import Counts, Publisher
+from kolla_mesos_start.ctl.zk.publication import Counts, Publisher
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.texts import Text

@@ -45,8 +45,8 @@ from kolla_mesos_start.ctl.up.progress import Display, LogStream, ProgressRow, P
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.ctl.zk.publication import check_chroot
 from kolla_mesos_start.ctl.zk.published import OF_UP
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
 from kolla_mesos_start.ctl.zk.services import used_variables
 from kolla_mesos_start.errors import AgentError, BadUsage, DependenciesNotSatisfied, Stopped
 from kolla_mesos_start.loop import Loop, now

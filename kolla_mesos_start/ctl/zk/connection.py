@@ -10,7 +10,7 @@ import logging
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from kazoo.protocol.serialization import write_string
 
@@ -49,7 +49,7 @@ from kolla_mesos_start.zookeeper.wire import (
 log = logging.getLogger(__name__)
 
 QUIET = 2.0  # seconds after which a connection that is not made yet is reported
-TRIES = 5  # of a write: each fails only if somebody creates or removes the znode between two requests
+TRIES = 50  # of a change: each fails only if somebody writes between two requests
 # How others changed a znode, so that a transaction was refused.
 MEANWHILE = {
     NoNodeError: "was removed",
@@ -138,6 +138,13 @@ class Changes:
 
     def set_data(self, path: str, data: bytes, version: int = -1) -> None:
         self.operations.append(SetData(path, data, version))
+
+    def write(self, path: str, data: bytes, found: Znode | None) -> None:
+        """Create the znode, or replace the data of the one that was `found`, if it is still that."""
+        if found is None:
+            self.create(path, data)
+        else:
+            self.set_data(path, data, found.stat.version)
 
     def delete(self, path: str, version: int = -1) -> None:
         self.operations.append(Delete(path, version))
@@ -416,6 +423,21 @@ def commit(changes: Changes, what: str) -> None:
     except Refused as refused:
         how = MEANWHILE[type(refused.cause)]
         raise ChangedMeanwhile(f"{what}: {refused.path} {how} meanwhile; try again") from refused
+
+
+def apply(plan: Callable[[], Changes | None], what: str) -> None:
+    """Commit the changes that `plan` returns (None: nothing is left to do), and plan again if something has
+    changed meanwhile."""
+    for last in [False] * TRIES + [True]:
+        changes = plan()
+        if changes is None:
+            return
+        try:
+            commit(changes, what)
+            return
+        except (ChangedMeanwhile, Unanswered):
+            if last:
+                raise
 
 
 @contextmanager

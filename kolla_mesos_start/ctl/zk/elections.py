@@ -84,10 +84,7 @@ def override(client: OperatorClient, at: ElectionZnodes, turn: int, wanted: Over
     transaction = _transition(client, at, turn)
     if wanted.winner is not None:
         transaction.check(at.candidate(wanted.winner), -1)
-    if connection.read(client, [at.override])[at.override] is None:
-        transaction.create(at.override, encode(wanted))
-    else:
-        transaction.set_data(at.override, encode(wanted))
+    transaction.write(at.override, encode(wanted), client.read([at.override])[at.override])
     _commit(transaction, lambda: _is_recorded(client, at, wanted))
 
 

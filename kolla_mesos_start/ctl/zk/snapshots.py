@@ -29,9 +29,8 @@ from kolla_mesos_start.ctl.zk import (
 )
 from kolla_mesos_start.ctl.zk.archive import Snapshot, is_definition
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
-from kolla_mesos_start.ctl.zk.publication import Held
+from kolla_mesos_start.ctl.zk.publication import Held, Publisher
 from kolla_mesos_start.ctl.zk.published import is_published
-from kolla_mesos_start.ctl.zk.publisher import Publisher
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.ctl.zk.token_floor import raise_floor
 from kolla_mesos_start.ctl.zk.view import read_tree
