@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any
 
 from tests.examples.keystone import issue_token, validate_token
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 KEYSTONE, GLANCE, PLACEMENT, NEUTRON, NOVA, HEAT, HORIZON = 5000, 9292, 8780, 9696, 8774, 8004, 80
 MICROVERSION = "2.87"

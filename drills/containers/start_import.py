@@ -46,8 +46,8 @@ from tests.containers.test_quadlet import WITHOUT_SYSTEMD, Unit, generated, quad
 from tests.examples.keystone import issue_token, validate_token
 from tests.kolla_ansible import sites
 from tests.kolla_ansible.installed import environment
-from tests.waiting import eventually
-from tests.zookeeper import Server
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Server
 
 HOST = "ctl-1"
 ALL_UP = 1800  # seconds; both cores may be busy

@@ -21,7 +21,7 @@ NEWEST = "22"
 
 
 def pins(release: str) -> Path:
-    """The file with the versions and hashes of all packages of a release; tests/pins.py makes it."""
+    """The file with the versions and hashes of all packages of a release; tests/support/pins.py makes it."""
     return HERE / "releases" / f"{release}.txt"
 
 
