@@ -193,11 +193,6 @@ def test_a_file_that_can_not_hold_them_is_refused_as_it_is(
     assert not zk.exists(f"{deployment.path}/variables")
 
 
-def test_a_file_in_a_directory_that_is_not_there(deployment: Deployment, root: Path, tmp_path: Path) -> None:
-    done = publish(root, deployment, "--secrets", str(tmp_path / "none" / "own.yml"), status=73)
-    assert "own.yml can't be written: No such file or directory" in done.stderr
-
-
 def test_values_that_nothing_uses_are_not_published(
     zk: KazooClient, deployment: Deployment, root: Path, file: Path
 ) -> None:
@@ -256,17 +251,3 @@ def test_two_runs_at_the_same_time_agree_on_the_secrets(
         assert run.wait(LIMIT) == 0
     assert values(file) == values(other)
     assert in_tree(zk, deployment) == {"region": "one", **values(file)}
-
-
-def test_the_openstack_example_is_published_with_secrets_of_its_own(
-    zk: KazooClient, deployment: Deployment, file: Path
-) -> None:
-    """Again it changes nothing, with the file or without."""
-    root = Path(__file__).parents[2] / "etc" / "openstack"
-    names = values(root / "secrets.yml").keys()
-    done = publish(root, deployment, "--secrets", str(file))
-    assert f"generated {len(names)} secrets into" in done.stdout
-    assert values(file).keys() == names
-    assert not [value for value in values(file).values() if str(value) in done.stdout + done.stderr]
-    for options in ((), ("--secrets", str(file))):
-        assert ctl(deployment, "diff", root, *options).stdout == "0 to create, 0 to update\n"

@@ -280,14 +280,6 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
         cli.run(["restore", file, "--yes", *where])
 
 
-def test_a_link_to_the_file_stays_one(site: Site, tmp_path: Path) -> None:
-    """As /dev/stdout is."""
-    (tmp_path / "real").touch()
-    (tmp_path / "link").symlink_to("real")
-    ctl(site.deployment, "snapshot", str(tmp_path / "link"))
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").stat().st_size
-
-
 def test_what_is_wrong_is_named(site: Site, tmp_path: Path) -> None:
     """A file that is none, one that can't be written, a deployment that is not there."""
     nothing = tmp_path / "nothing.tar"

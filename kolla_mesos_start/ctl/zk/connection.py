@@ -353,23 +353,13 @@ def create(client: OperatorClient, path: str, data: bytes = b"") -> None:
         raise Unanswered(f"{path} can't be created: the connection to ZooKeeper was lost") from lost
 
 
-def create_each(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
-    """Create those that are absent, all together; their parents must exist."""
-    _results(client, {path: client.creation(path, data) for path, data in nodes.items()}, NodeExistsError)
-
-
-def create_parents(
-    client: OperatorClient, paths: Iterable[str], existing: Set[str] = frozenset()
-) -> list[str]:
-    """Create the absent ancestors of `paths`, and return them; `existing` are known to exist.
+def create_parents(client: OperatorClient, paths: Iterable[str]) -> list[str]:
+    """Create the absent ancestors of `paths`, and return them.
 
     Only absent ones are written: operators may only have the right to read the upper ones.
     """
-    found = read(client, set(parents(paths)) - existing)
-    absent = [path for path, data in found.items() if data is None]
-    for depth in sorted({path.count("/") for path in absent}):
-        create_each(client, {path: b"" for path in absent if path.count("/") == depth})
-    return absent
+    found = create_together(client, dict.fromkeys(sorted(set(parents(paths))), b""))
+    return [path for path, znode in found.items() if znode is None]
 
 
 def parents(paths: Iterable[str]) -> Iterator[str]:
@@ -452,23 +442,16 @@ def unfinished(what: str) -> Iterator[None]:
         raise
 
 
-def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
-    """Create the absent ones of `nodes` in their order (parents first), all or none.
+def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> Mapping[str, Znode | None]:
+    """Create the absent ones of `nodes` in their order (parents first), all or none; returns what was found.
 
     Raises ChangedMeanwhile if the parent of the first is missing.
     """
-    before: list[str] = []
-    while absent := [path for path, data in read(client, nodes).items() if data is None]:
-        transaction = Changes(client)
-        for path in absent:
-            transaction.create(path, nodes[path])
-        try:
-            commit(transaction, f"{absent[0]} can't be created")
-        except (ChangedMeanwhile, Unanswered):
-            # Others created some of them; or ours was applied, and only the reply was lost.
-            if absent == before:
-                raise
-        before = absent
+    try:
+        return client.ensure(nodes)
+    except Refused as refused:
+        what = f"{next(iter(nodes))} can't be created: {refused.path} {MEANWHILE[type(refused.cause)]}"
+        raise ChangedMeanwhile(f"{what} meanwhile; try again") from refused
 
 
 def remove_all(client: Client, paths: Sequence[str], versions: Mapping[str, int]) -> None:
