@@ -166,7 +166,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
 ) -> None:
     """As of a command that is tried again every second, in a deployment that takes longer to read."""
     ctl(site.deployment, "adopt", "db/sync")
-    detail, states, readings = f"{site.at()}/detail", status_records.states, count(1)
+    detail, states, readings = f"{site.at()}/detail", status_records.read, count(1)
 
     def changing(*given: Any) -> Any:
         number = next(readings)
@@ -174,7 +174,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
         assert number < 10
         return states(*given)
 
-    monkeypatch.setattr(status_records, "states", changing)
+    monkeypatch.setattr(status_records, "read", changing)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     cli.run(["snapshot", str(tmp_path / "site.tar"), *where])
 

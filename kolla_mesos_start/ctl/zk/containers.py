@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from kolla_mesos_start.ctl.directory.acl import BY_AGENTS
 from kolla_mesos_start.ctl.zk import elections
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.report import (
@@ -136,11 +135,6 @@ def places(znodes: Znodes) -> Sequence[str]:
 def daemon(znodes: Znodes, scope: str = GLOBAL) -> CommandZnodes:
     """The znodes of a service's daemon."""
     return znodes.command(scope, f"{znodes.role}/{DAEMON}")
-
-
-def held(state: State) -> list[str]:
-    """The existing znodes below a command's state that have a child for each container that holds them."""
-    return [f"{state.at.state}/{name}" for name in HELD if name in state.below]
 
 
 def exists_while_container_does(znodes: Znodes, path: str) -> bool:

@@ -12,7 +12,7 @@ Each change is one transaction, which checks and sets `turn`, as the transitions
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Callable
 
 from kolla_mesos_start.ctl.zk import connection
@@ -58,22 +58,6 @@ def roles(paths: Iterable[str]) -> set[str]:
 def changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> set[str]:
     """The roles whose elections differ in two records of a deployment."""
     return roles(path for path in {*before, *after} if before.get(path) != after.get(path))
-
-
-def roots(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
-    """The znode of each election by its role."""
-    scope = znodes.scope(GLOBAL)
-    names = connection.children(client, [scope])[scope]
-    found = {role: znodes._replace(service_name=role).election.top for role in names}
-    there = connection.read(client, found.values())
-    return {role: path for role, path in found.items() if there[path] is not None}
-
-
-def members(client: OperatorClient, znodes: Znodes) -> dict[str, Sequence[str]]:
-    """The hosts that are recorded as members, by the role; without elections that have none."""
-    places = {f"{path}/members": role for role, path in roots(client, znodes).items()}
-    names = connection.children(client, places)
-    return {role: names[path] for path, role in places.items() if names[path]}
 
 
 # -- changes ----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from kolla_mesos_start.ctl.zk.token_floor import raise_floor
 from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
-from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
+from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
@@ -142,12 +142,12 @@ def _below(znodes: Znodes, nodes: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     """What is recorded of one-time commands and elections, with the parents; parents come first."""
-    owners = status_records.roles(client, znodes)
-    states = status_records.states(client, znodes, owners)
+    status = status_records.read(client, znodes)
+    owners, states = status.roles, status.states()
     once = {state.path for state in states if state.is_one_time}
     # A command that runs once on each host has a global state too, with the hosts on which it is done.
     kept = [each for each in states if each.path in once and (each.is_one_time or each.scope == GLOBAL)]
-    elected = [ElectionZnodes(path) for path in elections.roots(client, znodes).values()]
+    elected = status.elections.values()
     passing = {each.at.lock for each in kept}.union(each.override for each in elected)
     held = tuple(f"{place}/" for each in elected for place in (each.candidates, each.running))
     role = znodes.status.count("/") + 2  # the place of a role in a path
