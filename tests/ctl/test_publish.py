@@ -21,7 +21,7 @@ from kolla_mesos_start.ctl.zk.publication import Publisher
 from kolla_mesos_start.tree.znodes import EVENTS, PUBLICATION, Znodes
 from tests.conftest import Deployment
 from tests.support.publishing import write_files
-from tests.support.tool import TOOL, ctl, environ, operator_client
+from tests.support.tool import TOOL, ctl, operator_client
 from tests.support.walking import znodes
 
 DEFINITION = "commands:\n  sync: {command: 'true', files: {conf: {dest: /conf}}}\n"
@@ -362,28 +362,6 @@ def test_what_is_there_need_not_be_writable(zk: KazooClient, deployment: Deploym
     write_files(root, services__a__db__variables__size="4")
     assert "1 updated" in publish(root, deployment).stdout
     assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"4"
-
-
-def test_without_pyyaml_json_still_works(
-    zk: KazooClient, deployment: Deployment, root: Path, tmp_path: Path
-) -> None:
-    """And YAML is answered by the one command that installs it."""
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "yaml.py").write_text("raise ModuleNotFoundError('no yaml')")
-    json_only = write_files(tmp_path / "json", variables__region="one")
-    done, published = (
-        subprocess.run(
-            [sys.executable, TOOL, "publish", directory],
-            env=environ(deployment, PYTHONPATH=str(broken)),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for directory in (root, json_only)
-    )
-    assert "pip install 'kolla_mesos_start[operator]'" in done.stderr
-    assert (done.returncode, published.returncode) == (64, 0)
-    assert tree(zk, deployment.path) == {"variables/region": b"one"}
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from rich.console import Console
 
 from kolla_mesos_start.ctl import cli
-from kolla_mesos_start.ctl.directory import formats, secrets_file
-from kolla_mesos_start.ctl.directory.source import Source
+from kolla_mesos_start.ctl.directory import formats, secret_values
 from tests.conftest import Deployment
 from tests.ctl.test_publish import DEFINITION, publish
 from tests.support.publishing import write_files
@@ -233,18 +232,18 @@ def test_two_runs_at_the_same_time_agree_on_the_secrets(
     zk: KazooClient, deployment: Deployment, root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one waits, and takes those of the first."""
-    keep, other = secrets_file.keep, file.with_name("other.yml")
+    keep, other = secret_values.keep, file.with_name("other.yml")
     runs: list[subprocess.Popen[str]] = []
 
-    def be_slow(to: Path | None, source: Source, console: Console) -> None:
-        keep(to, source, console)
+    def be_slow(*given: Any) -> None:
+        keep(*given)
         words = [sys.executable, str(TOOL), "publish", str(root), "--secrets", str(other)]
         run = subprocess.Popen(words, env=environ(deployment), stderr=subprocess.PIPE, text=True)
         runs.append(run)
         assert run.stderr is not None
         assert "waiting for the publication by " in run.stderr.readline()
 
-    monkeypatch.setattr(secrets_file, "keep", be_slow)
+    monkeypatch.setattr(secret_values, "keep", be_slow)
     words = ["publish", str(root), "--deployment", deployment.id, "--prefix", deployment.prefix]
     cli.run([*words, "--hosts", deployment.hosts, "--secrets", str(file)])
     with runs[0] as run:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory import acl, directory, secrets_file
+from kolla_mesos_start.ctl.directory import acl, directory, secret_values
 from kolla_mesos_start.ctl.directory.acl import Acl, Plan
 from kolla_mesos_start.ctl.directory.changes import not_run_again
 from kolla_mesos_start.ctl.directory.findings import counted, refuse
@@ -132,7 +132,7 @@ class Publishing:
 
     def _write(self, publisher: Publisher, prepared: PreparedPublication) -> None:
         source, plan = prepared.source, prepared.plan
-        secrets_file.keep(self._options.secrets, source, self._invocation.err)
+        secret_values.keep(self._options.secrets, source.kept, source.generated, self._invocation.err)
         if plan:
             self._secure(publisher, plan)
         else:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import select
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, Callable, NamedTuple
+from types import FrameType
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from kazoo.protocol.serialization import write_string
 
 from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
-from kolla_mesos_start.ctl.zk.interrupts import SIGINT, InterruptibleLoop
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import LABELS, Settings
@@ -47,6 +49,7 @@ from kolla_mesos_start.zookeeper.wire import (
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 QUIET = 2.0  # seconds after which a connection that is not made yet is reported
 TRIES = 50  # of a change: each fails only if somebody writes between two requests
@@ -59,6 +62,49 @@ MEANWHILE = {
 }
 RECURSIVE = 1  # the mode of a watch
 PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
+
+
+class Interrupts:
+    """A handler of SIGINT that raises KeyboardInterrupt anywhere but within the steps of a session.
+
+    A session that is interrupted while it reads or writes a frame loses bytes, and can't be closed any more.
+    """
+
+    def __init__(self) -> None:
+        self._deferred = self._pending = False
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        self._pending = True
+        self._check()
+
+    def call(self, function: Callable[[], T], *, deferred: bool) -> T:
+        """Call `function`, in which interrupts are `deferred` or not."""
+        before, self._deferred = self._deferred, deferred
+        try:
+            self._check()
+            return function()
+        finally:
+            self._deferred = before
+            self._check()
+
+    def _check(self) -> None:
+        if self._pending and not self._deferred:
+            self._pending = False
+            raise KeyboardInterrupt
+
+
+SIGINT = Interrupts()
+
+
+class InterruptibleLoop(Loop):
+    """A loop that SIGINT interrupts only while it waits for the next event."""
+
+    def wait(self, condition: Callable[[], T], deadline: float = math.inf) -> T:
+        wait = super().wait
+        return SIGINT.call(lambda: wait(condition, deadline), deferred=True)
+
+    def _await_events(self, poller: select.poll, milliseconds: int) -> list[tuple[int, int]]:
+        return SIGINT.call(lambda: poller.poll(milliseconds), deferred=False)
 
 
 class OperatorClient(Client):

@@ -22,8 +22,7 @@ from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.interrupts import SIGINT
+from kolla_mesos_start.ctl.zk.connection import SIGINT, OperatorClient
 from kolla_mesos_start.errors import AccessDenied, NoConnection
 from kolla_mesos_start.loop import now
 from tests.conftest import Deployment, LogLines
