@@ -516,16 +516,16 @@ def are_rules(block: Block, ground: Ground) -> None:
     file = ground.stranger.home / "overrides.yml"
     file.write_text(block.text)
     found = rules.read(file)
-    assert found.ports("redis") == [6379]
-    assert found.answering("glance_api", 8080) == [None]
+    assert found.row("listeners", "redis")["ports"] == [6379]
+    assert (found["addresses"][0]["port"], found.row("addresses", "glance_api")["on"]) == (8080, None)
 
 
 def are_clusters(block: Block, ground: Ground) -> None:
     file = ground.stranger.home / "overrides.yml"
     file.write_text(block.text)
     found = rules.read(file)
-    assert found.cluster("mariadb")["definition"] == "/etc/kolla/my-galera"
-    assert found.cluster("rabbitmq")["instead"] is None
+    assert found.row("clusters", "mariadb")["definition"] == "/etc/kolla/my-galera"
+    assert found.row("clusters", "rabbitmq")["instead"] is None
 
 
 def are_facts(block: Block, ground: Ground) -> None:
