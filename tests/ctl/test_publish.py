@@ -121,18 +121,6 @@ def test_definitions_of_a_large_publication_are_written_last(
         assert first < later < last
 
 
-def test_what_changed_is_rewritten_and_listed_by_path(
-    zk: KazooClient, deployment: Deployment, root: Path
-) -> None:
-    """The output names what it wrote, never what it holds."""
-    publish(root, deployment)
-    write_files(root, services__a__db__variables__size="s3cret")
-    done = publish(root, deployment)
-    assert f"updated {deployment.path}/a/db/variables/size\n" in done.stdout
-    assert "s3cret" not in done.stdout + done.stderr
-    assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"s3cret"
-
-
 def test_nothing_is_removed_unless_it_is_asked_for(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:

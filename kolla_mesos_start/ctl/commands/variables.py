@@ -16,10 +16,10 @@ from getpass import getpass
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.directory.changes import shortened
-from kolla_mesos_start.ctl.directory.container_variables import NAME
 from kolla_mesos_start.ctl.directory.directory import FILES, MAX_DATA, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.ctl.directory.secrecy import HIDDEN, Mask
+from kolla_mesos_start.ctl.directory.source import VARIABLES_DIR
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import logs
 from kolla_mesos_start.ctl.live.mirror import mirror, named
@@ -107,7 +107,7 @@ def _list(invocation: Invocation, znodes: Znodes) -> int:
     nodes = {_node(znodes, path): data for path, data in _every_value(invocation.client, znodes).items()}
     mask = Mask(nodes, declared=invocation.client.restricted)
     rows = {each.rpartition("/")[2]: (mask.value(each, data), each) for each, data in nodes.items()}
-    rows.update(dict.fromkeys(invocation.given, (HIDDEN, NAME)))  # They may all be secrets.
+    rows.update(dict.fromkeys(invocation.given, (HIDDEN, VARIABLES_DIR)))  # They may all be secrets.
     if invocation.as_json:
         invocation.print_json(
             [{"name": name, "value": rows[name][0], "origin": rows[name][1]} for name in sorted(rows)]
@@ -328,7 +328,7 @@ def _node(znodes: Znodes, path: str) -> str:
 def _note_given(invocation: Invocation) -> None:
     name = invocation.options.variable
     if name in invocation.given:
-        invocation.err.print(f"note: {name} is in {NAME}; containers use that value")
+        invocation.err.print(f"note: {name} is in {VARIABLES_DIR}; containers use that value")
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, looked_at: Sequence[str]) -> int:

@@ -42,8 +42,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     from_parser,
     located,
 )
-from kolla_mesos_start.ctl.directory.instances import with_instances
-from kolla_mesos_start.ctl.directory.launch import LaunchFile
+from kolla_mesos_start.ctl.directory.launch import LaunchFile, with_instances
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.definition.texts import value_of
 from kolla_mesos_start.errors import BadDefinition, BadUsage

@@ -28,6 +28,10 @@ from kolla_mesos_start.ctl.directory.findings import (
 )
 from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.render import variables_dir
+
+VARIABLES_DIR = "KOLLA_VARIABLES_DIR"  # variables that containers have besides the published ones
+HINT = f"if containers find it in {VARIABLES_DIR}, set that here too"
 
 
 class Given(NamedTuple):
@@ -176,3 +180,16 @@ def _checked(where: str, name: str, value: str) -> str:
     if len(value.encode()) > MAX_DATA:
         raise BadUsage(f"{where}: {name}: longer than ZooKeeper allows ({MAX_DATA} bytes)")
     return name
+
+
+# -- the variables of containers ------------------------------------------------------------------
+
+
+def container_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """KOLLA_VARIABLES_DIR of the tool, for containers on this machine."""
+    return {VARIABLES_DIR: str(Path(environ[VARIABLES_DIR]).absolute())} if environ.get(VARIABLES_DIR) else {}
+
+
+def container_variables(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The values in it, which are never published. CannotRender for a file that no container could read."""
+    return variables_dir.read(environ[VARIABLES_DIR]) if environ.get(VARIABLES_DIR) else {}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.directory import instances
+from kolla_mesos_start.ctl.directory import launch
 from kolla_mesos_start.ctl.directory.container_settings import (
     EACH,
     HOST,
@@ -307,7 +307,7 @@ class _WorkloadReader:
         document = load(self.service.definition)
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
-        replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
+        replicas = launch.wanted_instances(document.root, lambda text: rendered(text, *self.known))
         found = Workload(
             service=self.service.name,
             name=name,

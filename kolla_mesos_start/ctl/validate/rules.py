@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.ctl.directory import acl, directory, instances, launch, secret_values, templates
+from kolla_mesos_start.ctl.directory import acl, directory, launch, secret_values, templates
 from kolla_mesos_start.ctl.directory.container_settings import is_port
-from kolla_mesos_start.ctl.directory.container_variables import HINT, NAME
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import (
     ERROR,
@@ -29,6 +28,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     in_order,
     located,
 )
+from kolla_mesos_start.ctl.directory.source import HINT, VARIABLES_DIR
 from kolla_mesos_start.ctl.directory.templates import BadTemplate, Template, no_comments
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.ctl.validate import checks
@@ -213,7 +213,8 @@ def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[
         elif VARIABLES in above[-2:]:
             why = checks.bad_value(name, data.decode(errors="replace"))
             if name in given:
-                why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
+                why = f"{name} is in {VARIABLES_DIR} too, which has precedence;"
+                why += " this value would be in ZooKeeper"
             if why:
                 yield Issue(WARNING, node, why)
 
@@ -222,7 +223,7 @@ def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
     for name, value in given.items():
         why = checks.bad_value(name, value)
         if why:
-            yield Finding(WARNING, f"{NAME}/{name}", None, why)
+            yield Finding(WARNING, f"{VARIABLES_DIR}/{name}", None, why)
 
 
 def _wrong_between(readings: Sequence[ServiceReading], sources: Sources) -> Iterator[Issue]:
@@ -373,10 +374,10 @@ class _OnHost:
 
     def wanted(self, document: Document) -> int | None:
         """The number of instances; None if only an agent can know it."""
-        found = instances.wanted(document.root, self.render)
-        if found is None and instances.LABEL not in self.unsure:
-            what = f"{instances.LABEL}: expected a whole number, at most 99999"
-            self.issues.append(Issue(ERROR, self.service.name, what, instances.LABEL))
+        found = launch.wanted_instances(document.root, self.render)
+        if found is None and launch.INSTANCES not in self.unsure:
+            what = f"{launch.INSTANCES}: expected a whole number, at most 99999"
+            self.issues.append(Issue(ERROR, self.service.name, what, launch.INSTANCES))
         return found
 
     def add_issues(self, issues: Sequence[errors.Issue]) -> None:
