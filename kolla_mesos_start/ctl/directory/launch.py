@@ -1,16 +1,6 @@
 """`launch.yml` of a deployment's directory: settings of launchers that definitions do not have.
 
-    tag: "2026.1"                   of the images, and KOLLA_GENERATION of the containers
-    hosts:                          by their role
-      control: [ctl-1]
-      compute: [cmp-1, cmp-2]
-    zookeeper: zk-1:2181,zk-2:2181  KOLLA_ZK_HOSTS of the containers
-    defaults: {placement: control}  see `container_settings`, with all keys
-    services:
-      nova/nova-compute: {placement: compute, replicas: each}
-    try: [openstack server list]    commands that `up` suggests; $site is its directory
-
-`directory` finds the file and reads it.
+`directory` finds the file and reads it. `container_settings` has the settings of a service's containers.
 """
 
 from __future__ import annotations
