@@ -532,3 +532,10 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
         if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
             return None
     return contender
+
+
+def holder(client: Client, lock: str) -> Znode | None:
+    """The first contender in the queue for a lock that a session owns."""
+    live = [each for each, session in owners(client, [lock]).items() if session]
+    first = min(live, key=lambda each: each[-10:], default="")
+    return client.read([first])[first] if first else None

@@ -271,9 +271,7 @@ def _wait(client: OperatorClient, queues: Queues, path: str, limit: float) -> st
 
 def _holder(client: OperatorClient, path: str) -> str:
     """Who is first in the queue, and since when, for a message."""
-    live = [each for each, session in connection.owners(client, [path]).items() if session]
-    first = min(live, key=lambda each: each[-10:], default="")
-    znode = client.read([first])[first] if first else None
+    znode = connection.holder(client, path)
     if znode is None:
         return "another publication"
     who = printable(znode.data[:MAX_SHOWN].decode(errors="replace"))
