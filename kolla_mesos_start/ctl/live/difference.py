@@ -28,8 +28,8 @@ from kolla_mesos_start.ctl.validate.rules import known_graph
 from kolla_mesos_start.ctl.zk import acls, connection, containers, publication, published, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import BEGUN, Container
+from kolla_mesos_start.ctl.zk.publication import check_chroot
 from kolla_mesos_start.ctl.zk.published import Nodes
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import AccessDenied, BadDefinition
