@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from kolla_mesos_start.ctl.directory import container_variables, instances
+from kolla_mesos_start.ctl.directory import launch, source
 from kolla_mesos_start.ctl.directory.directory import Contents, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import refuse
-from kolla_mesos_start.ctl.directory.instances import with_instances
-from kolla_mesos_start.ctl.directory.launch import LaunchFile, bad_host, hosts_from
+from kolla_mesos_start.ctl.directory.launch import LaunchFile, bad_host, hosts_from, with_instances
 from kolla_mesos_start.ctl.live.mirror import Mirror
 from kolla_mesos_start.ctl.live.model import LiveDeployment
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
@@ -29,7 +28,7 @@ from kolla_mesos_start.ctl.up.containers import LocalContainer, end_all, process
 from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rendered
 from kolla_mesos_start.ctl.zk import publication, published
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.publisher import Counts, Publisher
+from kolla_mesos_start.ctl.zk.publication import Counts, Publisher
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.texts import Text
@@ -53,7 +52,7 @@ class LocalDeployment:
         self.directory, self.prefix, self.id = directory, prefix, id
         self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
         self.containers: list[LocalContainer] = []
-        self.given = container_variables.variables(self.environ)
+        self.given = source.container_variables(self.environ)
         self.started_at = 0.0  # seconds since the epoch
         self._own_values: dict[LocalContainer, Mapping[str, object]] = {}
         self._graphs: dict[LocalContainer, Graph] = {}
@@ -326,7 +325,9 @@ def _wanted(deployment: Deployment, service: Service, variables: Mapping[str, st
     values = {**deployment.variables, **service.variables.own}
     texts = {**{name: data.decode(errors="replace") for name, data in values.items()}, **variables}
     znodes = Znodes("", "", service.name, "")
-    found = instances.wanted(json.loads(service.definition), lambda text: rendered(text, znodes, texts))
+    found = launch.wanted_instances(
+        json.loads(service.definition), lambda text: rendered(text, znodes, texts)
+    )
     return 1 if found is None else found
 
 
