@@ -14,7 +14,7 @@ import signal
 import socket
 
 from kolla_mesos_start.addresses import is_host, is_ip, is_port
-from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
+from kolla_mesos_start.definition.strings import GLOBAL, RESERVED, bad_generation, unusable
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
@@ -280,7 +280,7 @@ class _Variables:
         names = sorted(ours.difference(self._asked, {PREFIX + name for name in OF_OTHERS}, {OS_HOSTNAME}))
         if not names:
             return ()
-        from kolla_mesos_start.definition.fields import nearest  # A mistake pays for its import.
+        from kolla_mesos_start.definition.document import nearest  # A mistake pays for its import.
 
         known = {name for name in self._asked if name.startswith(PREFIX) and name != OS_HOSTNAME}
         return tuple(

@@ -399,7 +399,7 @@ class StatusReporter:
 
 
 def _ending(command: str, reason: str, status: int | None, logs: str | None, *, retriable: bool) -> bytes:
-    """The record in `tree.ended` of a daemon that was never ready."""
+    """The record (`tree.status.FailureRecord`) of a daemon that was never ready."""
     texts = (b"true" if retriable else b"false", b"null" if status is None else b"%d" % status)
     return with_texts(
         b'{"retriable": %s, "status": %s}' % texts,

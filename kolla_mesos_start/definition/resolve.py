@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition import argv, forms
-from kolla_mesos_start.definition.fields import Reading
+from kolla_mesos_start.definition import argv, strings
+from kolla_mesos_start.definition.document import Reading
 from kolla_mesos_start.definition.model import Step
-from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.definition.strings import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition, Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import BeforeStop, Command, File, OnChange, Ready
-    from kolla_mesos_start.definition.texts import Render
+    from kolla_mesos_start.definition.strings import Render
 
 
 def resolve(command: Command, render: Render) -> Step:
@@ -38,7 +38,7 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[Issue]]:
         command=text,
         env=tuple((name, resolver.text(sublabel("env", name), value)) for name, value in command.env),
         files=tuple(resolver.file(file) for file in command.files),
-        user=resolver.optional("user", command.user, forms.bad_user),
+        user=resolver.optional("user", command.user, strings.bad_user),
         ready=command.ready and resolver.ready(command.ready),
         on_change=command.on_change and resolver.on_change(command.on_change),
         election=command.election
@@ -63,10 +63,10 @@ class _Resolver:
         self.reading = reading
         self._label = label
 
-    def text(self, key: str, text: str, form: forms.Form = forms.any_text) -> str:
+    def text(self, key: str, text: str, form: strings.Form = strings.any_text) -> str:
         return self.reading.resolve(Text(f"{self._label}.{key}", text), form)
 
-    def optional(self, key: str, text: str | None, form: forms.Form) -> str | None:
+    def optional(self, key: str, text: str | None, form: strings.Form) -> str | None:
         return None if text is None else self.text(key, text, form)
 
     def command(self, key: str, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -88,15 +88,15 @@ class _Resolver:
     def file(self, file: File) -> File:
         label = sublabel("files", file.name)
         return file._replace(
-            dest=self.text(f"{label}.dest", file.dest, forms.bad_file),
-            owner=self.optional(f"{label}.owner", file.owner, forms.bad_owner),
-            perm=self.text(f"{label}.perm", file.perm, forms.bad_perm),
+            dest=self.text(f"{label}.dest", file.dest, strings.bad_file),
+            owner=self.optional(f"{label}.owner", file.owner, strings.bad_owner),
+            perm=self.text(f"{label}.perm", file.perm, strings.bad_perm),
             check=None if file.check is None else self.argv(f"{label}.check", file.check),
         )
 
     def ready(self, ready: Ready) -> Ready:
         if ready.kind == "http":
-            return ready._replace(value=self.text("ready.http", str(ready.value), forms.bad_url))
+            return ready._replace(value=self.text("ready.http", str(ready.value), strings.bad_url))
         if ready.kind == "command" and isinstance(ready.value, (str, tuple)):
             line = self.command_line("ready.command", self.command("ready.command", ready.value))
             return ready._replace(value=line.argv, program=_program(ready.value, line))
@@ -106,7 +106,7 @@ class _Resolver:
         if on_change.kind == "command" and on_change.value is not None:
             return on_change._replace(value=self.argv("on_change.command", on_change.value))
         if on_change.kind == "restart":
-            text = f"{{{{ {forms.RESTARTED} | default('') }}}}"
+            text = f"{{{{ {strings.RESTARTED} | default('') }}}}"
             return on_change._replace(value=self.text("on_change.restart", text))
         return on_change
 

@@ -10,8 +10,8 @@ import os
 import time
 from functools import partial
 
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Dependency
+from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple

@@ -8,7 +8,7 @@ import pytest
 
 from kolla_mesos_start.definition.model import File, Ready, Step
 from kolla_mesos_start.definition.resolve import late_texts, resolve
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition
 from tests.definition.examples import ANY, daemon, templated, unrendered
 

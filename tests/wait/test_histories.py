@@ -20,7 +20,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.commands.lease import Lease
 from kolla_mesos_start.daemon.readiness import Check
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.tree.states import Unmet, encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
@@ -156,7 +156,7 @@ class Waiter:
 
     def __init__(self, tree: Tree, definition: dict[str, Any], last: int = -1) -> None:
         self.tree = tree
-        built = schema.build(load(json.dumps(definition).encode()), ZNODES.service_name, str)
+        built = keys.build(load(json.dumps(definition).encode()), ZNODES.service_name, str)
         self.command = built.daemon or built.commands[-1]
         own = frozenset(command.path for command in built.commands)
         self.passage = Progress(own, frozenset(), DEFINITION, None, {})

@@ -19,7 +19,7 @@ from kolla_mesos_start.ctl.live.one_time import OneTime, Record, add_command
 from kolla_mesos_start.ctl.text import operator
 from kolla_mesos_start.ctl.zk import connection, event_record, services
 from kolla_mesos_start.ctl.zk.connection import Changes, OperatorClient
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.tree.states import DONE, Detail, encode_mark
 

@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.live.one_time import OneTime, Record, add_command
 from kolla_mesos_start.ctl.text import operator
 from kolla_mesos_start.ctl.zk import connection, containers, event_record
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, Changes, OperatorClient
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.tree.states import DONE, WAITING, Detail
 from kolla_mesos_start.zookeeper.view import Znode

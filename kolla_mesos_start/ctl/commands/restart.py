@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.ctl.zk import publication, published
 from kolla_mesos_start.ctl.zk.containers import BEGUN, Container
 from kolla_mesos_start.ctl.zk.publisher import Publisher
-from kolla_mesos_start.definition.forms import RESTARTED
+from kolla_mesos_start.definition.strings import RESTARTED
 from kolla_mesos_start.errors import BadUsage
 
 OTHERS = 1  # exit status: some must be restarted by their launcher

@@ -25,7 +25,7 @@ from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveSt
 from kolla_mesos_start.ctl.live.service_causes import why_keep
 from kolla_mesos_start.ctl.text import NotThere, existing, lasting
 from kolla_mesos_start.ctl.zk.containers import Container
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING

@@ -22,8 +22,7 @@ from kolla_mesos_start.ctl.zk import publication, published, services
 from kolla_mesos_start.ctl.zk.publication import Held, ZnodeChange
 from kolla_mesos_start.ctl.zk.published import places
 from kolla_mesos_start.ctl.zk.publisher import Publisher
-from kolla_mesos_start.definition.forms import bad_segment
-from kolla_mesos_start.definition.texts import untidy, value_of
+from kolla_mesos_start.definition.strings import bad_segment, untidy, value_of
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
 from kolla_mesos_start.tree.znodes import Znodes
 

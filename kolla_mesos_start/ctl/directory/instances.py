@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 
 LABEL = "service.instances"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from kolla_mesos_start.definition import forms, schema
-from kolla_mesos_start.definition.fields import MAX_NUMBER, Fields
-from kolla_mesos_start.definition.forms import (
+from kolla_mesos_start.definition import keys, strings
+from kolla_mesos_start.definition.document import MAX_NUMBER, Fields
+from kolla_mesos_start.definition.strings import (
     DAEMON,
     ELECTION,
     ENDED,
@@ -25,18 +25,18 @@ from kolla_mesos_start.definition.forms import (
 )
 
 OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "shared": schema.SHARED_KEYS,
-    "command": schema.COMMAND_KEYS,
-    "daemon": schema.DAEMON_KEYS,
-    "file": schema.FILE_KEYS,
-    "dependency": schema.DEPENDENCY_KEYS,
-    "members": schema.MEMBERS_KEYS,
-    "external": schema.EXTERNAL_KEYS,
-    "target": schema.EXTERNAL_KINDS,
-    "ready": {**schema.CHECKS, **schema.TUNING},
-    "on_change": schema.REACTIONS,
-    "election": schema.ELECTION_KEYS,
-    "before_stop": schema.BEFORE_STOP,
+    "shared": keys.SHARED_KEYS,
+    "command": keys.COMMAND_KEYS,
+    "daemon": keys.DAEMON_KEYS,
+    "file": keys.FILE_KEYS,
+    "dependency": keys.DEPENDENCY_KEYS,
+    "members": keys.MEMBERS_KEYS,
+    "external": keys.EXTERNAL_KEYS,
+    "target": keys.EXTERNAL_KINDS,
+    "ready": {**keys.CHECKS, **keys.TUNING},
+    "on_change": keys.REACTIONS,
+    "election": keys.ELECTION_KEYS,
+    "before_stop": keys.BEFORE_STOP,
 }
 TIMEOUT = "Seconds to wait for it; then the agent exits with status 75."
 URL_MEANING = "A URL that must answer with a status of 2xx or 3xx."
@@ -152,7 +152,7 @@ def default_of(kind: str, key: str) -> Any:
         default == ""
         or (kind, key) == ("election", "members")
         or kind == "on_change"
-        or (kind == "ready" and key in schema.CHECKS)
+        or (kind == "ready" and key in keys.CHECKS)
     ):
         return None
     return int(default) if isinstance(default, float) and default.is_integer() else default
@@ -209,19 +209,19 @@ def _mapping(names: str, values: Schema) -> Schema:
 # -- the schema of each form and of each function that reads a key ------------------------------------
 
 FORMS: Mapping[Callable[[str], Any], Schema] = {
-    forms.bad_endpoint: _text(f"^{ENDPOINT}$"),
-    forms.bad_external_url: _text(f"^{EXTERNAL_URL}$"),
-    forms.bad_file: _text(r"^/(.*/)?(?!\.{0,2}$)[^/]+$"),
-    forms.bad_generation: {"type": "string", "pattern": r"\S"},
-    forms.bad_owner: _text(r"^[^\s:/]+(:[^\s:/]+)?$"),
-    forms.bad_path: _text(f"^{SEGMENT}/{SEGMENT}$"),
-    forms.bad_scope: _either({"type": "string", "enum": [GLOBAL, LOCAL]}, TEMPLATE),
-    forms.bad_service: _text(f"^{SEGMENT}(/{SEGMENT})*$"),
-    forms.bad_signal: _either(
+    strings.bad_endpoint: _text(f"^{ENDPOINT}$"),
+    strings.bad_external_url: _text(f"^{EXTERNAL_URL}$"),
+    strings.bad_file: _text(r"^/(.*/)?(?!\.{0,2}$)[^/]+$"),
+    strings.bad_generation: {"type": "string", "pattern": r"\S"},
+    strings.bad_owner: _text(r"^[^\s:/]+(:[^\s:/]+)?$"),
+    strings.bad_path: _text(f"^{SEGMENT}/{SEGMENT}$"),
+    strings.bad_scope: _either({"type": "string", "enum": [GLOBAL, LOCAL]}, TEMPLATE),
+    strings.bad_service: _text(f"^{SEGMENT}(/{SEGMENT})*$"),
+    strings.bad_signal: _either(
         {"enum": [prefix + name for prefix in ("", "SIG") for name in SIGNALS]}, TEMPLATE
     ),
-    forms.bad_url: _text(f"^{URL}$"),
-    forms.bad_user: _text(r"^[^\s:/]+$"),
+    strings.bad_url: _text(f"^{URL}$"),
+    strings.bad_user: _text(r"^[^\s:/]+$"),
 }
 BOOLEAN = _either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")))
 TRUE = _either({"const": True}, _text(_words("true", "yes")))
@@ -238,7 +238,7 @@ COMMAND: Schema = _either(
 )
 GENERATION: Schema = {"type": "string", "pattern": r"\S"}
 STATUS: Schema = _either(
-    {"type": "integer", "minimum": 0, "maximum": schema.MOST_STATUS},
+    {"type": "integer", "minimum": 0, "maximum": keys.MOST_STATUS},
     _text(r"^\s*0*(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\s*$"),
 )
 # Only a daemon's instances can exclude another generation.
@@ -265,7 +265,7 @@ def _property(kind: str, key: str, read: Any, *arguments: Any) -> Schema:
 
 def _dependencies() -> Schema:
     items = _either(
-        FORMS[forms.bad_path],
+        FORMS[strings.bad_path],
         _object(_properties("dependency"), ["path"], **EXCLUSIVE),
         _object(_properties("members"), ["members"]),
         _object(_properties("external"), ["external"]),
@@ -279,27 +279,27 @@ READERS: Mapping[Any, Callable[..., Schema]] = {
     Fields.seconds: _seconds,
     Fields.late: lambda default, form, number=False: _either(FORMS[form], NUMERIC) if number else FORMS[form],
     Fields.early: lambda default, form, secret=False: FORMS[form],
-    schema.command: lambda *default: COMMAND,
-    schema.dependencies: _dependencies,
-    schema.election: lambda: _or_null(_object(_properties("election"), ["position", "members", "start"])),
-    schema.env: lambda: _or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
-    schema.external: lambda: _one_of(_properties("target"), schema.EXTERNAL_KINDS),
-    schema.files: lambda: _or_null(
+    keys.command: lambda *default: COMMAND,
+    keys.dependencies: _dependencies,
+    keys.election: lambda: _or_null(_object(_properties("election"), ["position", "members", "start"])),
+    keys.env: lambda: _or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
+    keys.external: lambda: _one_of(_properties("target"), keys.EXTERNAL_KINDS),
+    keys.files: lambda: _or_null(
         _mapping(f"^{SEGMENT}$", _object(_properties("file"), ["dest"], ["source"]))
     ),
-    schema.before_stop: lambda: _or_null(_either(COMMAND, _object(_properties("before_stop"), ["command"]))),
-    schema.on_change: lambda: _or_null(_one_of(_properties("on_change"), schema.REACTIONS)),
-    schema.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
-    schema.ready: lambda: _or_null(_one_of(_properties("ready"), schema.CHECKS, {"maxProperties": 0})),
-    schema.run_once: lambda: _either(*BOOLEAN["anyOf"], _text(r"^\s*host\s*$")),
-    schema.generations: lambda: _or_null({"type": "array", "minItems": 1, "items": GENERATION}),
-    schema.succeeds: lambda: _or_null({"type": "array", "minItems": 1, "items": STATUS}),
-    schema.true: lambda otherwise: TRUE,
+    keys.before_stop: lambda: _or_null(_either(COMMAND, _object(_properties("before_stop"), ["command"]))),
+    keys.on_change: lambda: _or_null(_one_of(_properties("on_change"), keys.REACTIONS)),
+    keys.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
+    keys.ready: lambda: _or_null(_one_of(_properties("ready"), keys.CHECKS, {"maxProperties": 0})),
+    keys.run_once: lambda: _either(*BOOLEAN["anyOf"], _text(r"^\s*host\s*$")),
+    keys.generations: lambda: _or_null({"type": "array", "minItems": 1, "items": GENERATION}),
+    keys.succeeds: lambda: _or_null({"type": "array", "minItems": 1, "items": STATUS}),
+    keys.true: lambda otherwise: TRUE,
 }
 STEP: Schema = _object(
     {**_properties("shared"), **_properties("command")},
     ["command"],
-    schema.UNREAD_KEYS,
+    keys.UNREAD_KEYS,
     **{
         "if": {"required": ["generation"], "properties": {"generation": {"type": "string"}}},
         "then": {"required": ["run_once"], "properties": {"run_once": {"not": NO}}},
@@ -308,7 +308,7 @@ STEP: Schema = _object(
 DAEMON_STEP: Schema = _object(
     {**_properties("shared"), **_properties("daemon")},
     ["command"],
-    schema.UNREAD_KEYS,
+    keys.UNREAD_KEYS,
     dependencies={"width": ["on_change"]},
 )
 SERVICE: Schema = {
@@ -333,7 +333,7 @@ DEFINITION: Schema = {
             },
             "service": SERVICE,
         },
-        ignored=schema.SCHEDULER_KEYS,
+        ignored=keys.SCHEDULER_KEYS,
         anyOf=[
             {"required": ["commands"], "properties": {"commands": {"type": "object", "minProperties": 1}}},
             {"required": ["service"], "properties": {"service": {"type": "object", "required": [DAEMON]}}},

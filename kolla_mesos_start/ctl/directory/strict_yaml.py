@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.definition.strings import labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition, Issue
 
 # The total size in characters of all aliases of a document when they are expanded. A znode cannot contain

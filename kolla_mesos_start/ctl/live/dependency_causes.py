@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from kolla_mesos_start.ctl.live.cause import Cause, on_hosts, service_node
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
 from kolla_mesos_start.ctl.text import nearest
-from kolla_mesos_start.definition.forms import LOCAL
 from kolla_mesos_start.definition.model import Dependency, External, Members
+from kolla_mesos_start.definition.strings import LOCAL
 from kolla_mesos_start.tree.states import Unmet
 
 NO_PROVIDER = "publish such a service; or correct the dependency, publish, and restart the containers of"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar, Union
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.forms import LOCAL
 from kolla_mesos_start.definition.model import Election
+from kolla_mesos_start.definition.strings import LOCAL
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
 from kolla_mesos_start.election.records import BadRecord

@@ -14,7 +14,7 @@ from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
 from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.report import CHECK, REFRESH_FAILED
 from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING
 

@@ -12,8 +12,8 @@ from typing import Optional
 from kolla_mesos_start.ctl.live.model import Attempt, LiveStep
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
+from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Unmet
 from kolla_mesos_start.tree.znodes import Znodes

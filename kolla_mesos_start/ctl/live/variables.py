@@ -17,7 +17,7 @@ from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection, containers, published, services, status_records
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.published import places
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.tree.znodes import Znodes
 
 

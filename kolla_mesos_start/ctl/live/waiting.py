@@ -18,7 +18,7 @@ from kolla_mesos_start.ctl.live.mirror import named
 from kolla_mesos_start.ctl.live.model import EndedStart, LiveDeployment, LiveService
 from kolla_mesos_start.ctl.live.service_causes import ends
 from kolla_mesos_start.ctl.text import NotThere
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 
 # Seconds that a cause must last: meanwhile a publisher may write the next definition, or a launcher start a

@@ -24,7 +24,7 @@ from kolla_mesos_start.ctl.zk.connection import (
     Unanswered,
 )
 from kolla_mesos_start.ctl.zk.view import read_tree
-from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
+from kolla_mesos_start.definition.strings import ELECTION, GLOBAL
 from kolla_mesos_start.election.records import Decision, Override, decode, encode
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
 from kolla_mesos_start.zookeeper.view import Znode

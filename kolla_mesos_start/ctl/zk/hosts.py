@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.zk import connection, containers, services, status_re
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import UNKNOWN_HOST
 from kolla_mesos_start.ctl.zk.status_records import State
-from kolla_mesos_start.definition.forms import GLOBAL, bad_service
+from kolla_mesos_start.definition.strings import GLOBAL, bad_service
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 

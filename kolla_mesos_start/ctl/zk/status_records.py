@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
+from kolla_mesos_start.definition.strings import ELECTION, GLOBAL
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 

@@ -15,7 +15,7 @@ import pytest
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Site, build
-from kolla_mesos_start.definition.forms import SIGNALS
+from kolla_mesos_start.definition.strings import SIGNALS
 from tests.publishing import write_files
 
 KEYS: dict[str, Any] = {"drain": 30, "before_stop": {"command": "true", "timeout": 4}, "stop_grace": 20}

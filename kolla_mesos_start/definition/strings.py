@@ -1,4 +1,5 @@
-"""The syntax of single strings of a definition: names, paths, modes, owners, URLs.
+"""The strings of a definition: the labels that say where each one is, the templates among them, and the forms
+of names, paths, modes, owners and URLs.
 
 Each form is a function that returns None for a valid string, else what was expected. No message
 repeats the string: the result of a template may hold a secret.
@@ -8,10 +9,14 @@ from __future__ import annotations
 
 import re
 
+from kolla_mesos_start.records import NamedTuple
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional
+    from collections.abc import Iterable, Iterator
+    from typing import Callable, Optional, TypeVar
 
+    T = TypeVar("T")
     Form = Callable[[str], Optional[str]]
 
 
@@ -26,7 +31,6 @@ RESTARTED = "restarted"  # the variable that a daemon with `on_change: {restart:
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", "WINCH", "IO", "PWR")
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
-_PERM = r"[0-7]{3,4}|0o0*[0-7]{1,4}"
 HOST = r"(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)"
 PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
 ENDPOINT = f"{HOST}:{PORT}"
@@ -37,16 +41,13 @@ _USER = r"[^\s:/]+"
 _NOT_IN_ZNODES = "[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
 
 
-def parse_perm(text: str) -> int:
-    """The mode bits of `0600`, `755` or `0o640`. Raises ValueError for anything else."""
-    if not re.fullmatch(_PERM, text):
-        raise ValueError('expected octal text such as "0600"')
-    return int(text, 8)
-
-
 def any_text(text: str) -> str | None:
     """Every string is valid."""
     return None
+
+
+def _matching(pattern: str, expected: str) -> Form:
+    return lambda text: None if re.fullmatch(pattern, text) else expected
 
 
 def unusable(text: str) -> str | None:
@@ -58,10 +59,6 @@ def unusable(text: str) -> str | None:
     except UnicodeEncodeError:
         return "holds a lone surrogate, which UTF-8 can't encode"
     return None
-
-
-def bad_perm(text: str) -> str | None:
-    return None if re.fullmatch(_PERM, text) else 'expected octal text such as "0600"'
 
 
 def bad_segment(text: str) -> str | None:
@@ -109,25 +106,77 @@ def bad_file(text: str) -> str | None:
     return None if good else "expected the absolute path of a file"
 
 
-def bad_user(text: str) -> str | None:
-    return None if re.fullmatch(_USER, text) else "expected a user's name or number"
+bad_perm = _matching(r"[0-7]{3,4}|0o0*[0-7]{1,4}", 'expected octal text such as "0600"')
+bad_user = _matching(_USER, "expected a user's name or number")
+bad_owner = _matching(f"{_USER}(:{_USER})?", "expected user or user:group")
+bad_endpoint = _matching(ENDPOINT, "expected host:port, an IPv6 address in brackets")
+bad_url = _matching(URL, "expected http[s]://host[:port][/path]")
+bad_external_url = _matching(EXTERNAL_URL, "expected http[s]://host[:port][/path], a port from 1 to 65535")
 
 
-def bad_owner(text: str) -> str | None:
-    parts = text.split(":")
-    return "expected user or user:group" if len(parts) > 2 or any(map(bad_user, parts)) else None
+# -- labels, templates, values ---------------------------------------------------------------------------
+
+SHOWN = 80
+"""How many characters of a key or a value a message shows."""
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
-def bad_endpoint(text: str) -> str | None:
-    return None if re.fullmatch(ENDPOINT, text) else "expected host:port, an IPv6 address in brackets"
+class Text(NamedTuple):
+    """A string of a definition, and its label: `commands.db_sync.env.PASSWORD`."""
+
+    label: str
+    text: str
+
+    @property
+    def is_template(self) -> bool:
+        """Whether rendering can change the text."""
+        return any(mark in self.text for mark in _TEMPLATE_MARKS)
 
 
-def bad_url(text: str) -> str | None:
-    return None if re.fullmatch(URL, text) else "expected http[s]://host[:port][/path]"
+def value_of(data: bytes) -> bytes:
+    """The value of a variable in a file. The newline at the end of a single line is the editor's; a text of
+    several lines, such as a key, keeps its own."""
+    return data[:-1] if data.find(b"\n") == len(data) - 1 else data
 
 
-def bad_external_url(text: str) -> str | None:
-    """As `bad_url`; its port must be valid too."""
-    if re.fullmatch(EXTERNAL_URL, text):
-        return None
-    return "expected http[s]://host[:port][/path], a port from 1 to 65535"
+def untidy(value: str) -> str:
+    """What the value of a variable has that nobody sees, and a password should not have; or nothing."""
+    line = value.rstrip("\n")
+    if value.startswith("\ufeff"):
+        return "begins with a byte order mark"
+    if "\r" in value:
+        return f"{'ends with' if line.endswith(chr(13)) else 'has'} a carriage return, as in files of Windows"
+    if "\n" in line or not line.strip():
+        return ""
+    if value != line:
+        return "ends with a newline"
+    edges = [where for where, blank in (("begins", line[0]), ("ends", line[-1])) if blank.isspace()]
+    return f"{' and '.join(edges)} with a blank" if edges else ""
+
+
+if TYPE_CHECKING:
+    Render = Callable[[Text], str]
+
+
+def rendered_by(read: Callable[[Render], object]) -> tuple[Text, ...]:
+    """The templates that `read` renders, found by calling it with a function that changes nothing."""
+    texts: list[Text] = []
+
+    def record(text: Text) -> str:
+        texts.append(text)
+        return text.text
+
+    read(record)
+    return tuple(texts)
+
+
+def sublabel(label: str, key: str) -> str:
+    """The label of the value under `key`. A key that is empty or not printable is quoted, a long one cut."""
+    shown = key if key and key.isprintable() else repr(key)
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    return f"{label}.{shown}" if label else shown
+
+
+def labelled(label: str, items: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """The items of a list, each with its label."""
+    return ((f"{label}[{index}]", item) for index, item in enumerate(items))
