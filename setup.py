@@ -52,7 +52,7 @@ setup(
     # bare Python.
     scripts=["bin/kolla_mesos_start", "bin/kolla_mesos_ctl"],
     install_requires=[
-        # The lowest tested versions, on each Python (tests/integration/test_pythons.py).
+        # The lowest tested versions, on each Python (tests/agent/test_pythons.py).
         "kazoo>=2.11",  # With older versions, an agent ends with an error.
         "jinja2>=3.1.6",  # In older versions, templates can escape from the sandbox.
         "psutil>=5.9.4",  # The first version with a wheel for every Python.

@@ -1,4 +1,4 @@
-"""What holds the agent to its promises. A file for each module; `integration/` needs a real ZooKeeper."""
+"""What holds the agent to its promises. CONTRIBUTING.rst says what is in which folder."""
 
 from pathlib import Path
 

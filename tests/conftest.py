@@ -18,17 +18,17 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
 
 from kolla_mesos_start.log import LEVELS, OUTPUT
-from tests.agents import Containers
-from tests.arrangement import pytest_collection_modifyitems as pytest_collection_modifyitems
-from tests.arrangement import pytest_configure as pytest_configure
-from tests.arrangement import pytest_sessionfinish as pytest_sessionfinish
-from tests.arrangement import pytest_terminal_summary as pytest_terminal_summary
-from tests.arrangement import pytest_testnodedown as pytest_testnodedown
-from tests.arrangement import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
-from tests.link import Link
-from tests.secured import Secured
-from tests.waiting import eventually
-from tests.zookeeper import Ensemble, Server
+from tests.support.agents import Containers
+from tests.support.arrangement import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.support.arrangement import pytest_configure as pytest_configure
+from tests.support.arrangement import pytest_sessionfinish as pytest_sessionfinish
+from tests.support.arrangement import pytest_terminal_summary as pytest_terminal_summary
+from tests.support.arrangement import pytest_testnodedown as pytest_testnodedown
+from tests.support.arrangement import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
+from tests.support.link import Link
+from tests.support.secured import Secured
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Ensemble, Server
 
 _numbers = itertools.count(1)
 

@@ -19,7 +19,7 @@ from drills.benchmarks import costs, events, faults, monitoring, openstack, refr
 from drills.benchmarks.bench import Bench
 from drills.benchmarks.machine import describe
 from drills.benchmarks.table import Row, as_json, as_text
-from tests.zookeeper import Server
+from tests.support.zookeeper import Server
 
 MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "cold-start": starts.cold_start,

@@ -21,11 +21,11 @@ from typing import Any, Callable
 
 from kazoo.client import KazooClient
 
-from tests.agents import Agent
 from tests.conftest import Deployment
-from tests.publishing import Texts, publish
-from tests.waiting import eventually
-from tests.zookeeper import Server
+from tests.support.agents import Agent
+from tests.support.publishing import Texts, publish
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Server
 
 FLOORS = Path(__file__).with_name("floors")
 HANDSHAKE_TIMEOUT = 60.0  # seconds, for what takes a tenth of one

@@ -14,11 +14,11 @@ from kazoo.exceptions import NoNodeError
 from drills.benchmarks.bench import Bench
 from drills.benchmarks.starts import SERVICE, TEMPLATE, VARIABLES, with_template
 from drills.benchmarks.table import Row
-from tests.agents import Agent
 from tests.conftest import Deployment
-from tests.counting import Line, Request, summary
-from tests.instances import INSTANCE_DATA
-from tests.waiting import eventually
+from tests.support.agents import Agent
+from tests.support.counting import Line, Request, summary
+from tests.support.instances import INSTANCE_DATA
+from tests.support.waiting import eventually
 
 HOSTS = ("web1", "web2", "web3")
 MEGABYTE = 1_000_000

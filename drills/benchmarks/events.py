@@ -14,8 +14,8 @@ from typing import Any
 
 from drills.benchmarks.bench import FLOORS, Bench, in_turn
 from drills.benchmarks.table import Row, milliseconds
-from tests.agents import Agent
-from tests.waiting import eventually
+from tests.support.agents import Agent
+from tests.support.waiting import eventually
 
 ROLE = "db"
 SERVICE = f"infra/{ROLE}"

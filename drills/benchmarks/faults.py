@@ -15,13 +15,13 @@ from drills.benchmarks.costs import MEGABYTE, await_ready, bare_python
 from drills.benchmarks.events import PAUSE, changed, said
 from drills.benchmarks.starts import SERVICE
 from drills.benchmarks.table import Row
-from tests.agents import Agent, Containers
+from tests.agent.test_outage import AGAIN, BACK, OUTAGE, RUNS, SLEEPS, SUPERVISE, WAITS, gone_through
 from tests.conftest import connected, made
-from tests.instances import Site
-from tests.integration.test_outage import AGAIN, BACK, OUTAGE, RUNS, SLEEPS, SUPERVISE, WAITS, gone_through
-from tests.publishing import publish
-from tests.waiting import eventually
-from tests.zookeeper import Ensemble, Server
+from tests.support.agents import Agent, Containers
+from tests.support.instances import Site
+from tests.support.publishing import publish
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Ensemble, Server
 
 EACH = 4  # agents of a kind
 LEADERS = 10  # that are killed

@@ -8,7 +8,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.zookeeper import Server
+from tests.support.zookeeper import Server
 
 
 def describe(server: Server) -> dict[str, object]:

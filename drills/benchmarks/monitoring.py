@@ -11,11 +11,11 @@ import psutil
 from drills.benchmarks.bench import Bench
 from drills.benchmarks.costs import MEGABYTE
 from drills.benchmarks.table import Row
-from tests import large
 from tests.conftest import Deployment
-from tests.counting import Line, Request, summary
-from tests.integration.test_metrics import asked, serving
-from tests.waiting import eventually
+from tests.ctl.test_metrics import asked, serving
+from tests.support import large
+from tests.support.counting import Line, Request, summary
+from tests.support.waiting import eventually
 
 SERVICES, REPLICAS = 1000, 3
 SCRAPES, CHANGES = 20, 10

@@ -11,9 +11,9 @@ from drills.benchmarks.bench import Bench
 from drills.benchmarks.costs import MEGABYTE, bare_python
 from drills.benchmarks.starts import SERVICE
 from drills.benchmarks.table import Row
-from tests.agents import Agent
 from tests.conftest import Deployment
-from tests.waiting import eventually
+from tests.support.agents import Agent
+from tests.support.waiting import eventually
 
 ROUNDS, WIDTH = 7, 5
 QUIET = 1.0  # seconds for which nothing may have changed before a refresh begins

@@ -24,8 +24,8 @@ from drills.benchmarks.bench import FLOORS, Bench
 from drills.benchmarks.deployment import GATE, TIMEOUT, level, levels, publish, role
 from drills.benchmarks.events import crowd, standing, told
 from drills.benchmarks.table import Row
-from tests.waiting import eventually
-from tests.zookeeper import Server
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Server
 
 SERVICES = 100
 WORK = 5.0  # seconds of a one-time command, and of a daemon until it is ready

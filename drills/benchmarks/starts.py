@@ -14,11 +14,11 @@ from statistics import median
 from drills.benchmarks.bench import Bench, in_turn, ratios
 from drills.benchmarks.table import Row, milliseconds
 from kolla_mesos_start.zookeeper.tls import make_context
-from tests.agents import PROGRAM
-from tests.certificates import certify
 from tests.conftest import connected
-from tests.secured import JAVA, shows
-from tests.zookeeper import HOST, Server, free_port
+from tests.support.agents import PROGRAM
+from tests.support.certificates import certify
+from tests.support.secured import JAVA, shows
+from tests.support.zookeeper import HOST, Server, free_port
 
 SERVICE = "openstack/keystone/keystone-api"
 VARIABLES = {f"{name}_variable": f"the value of {name}" for name in ("one", "two", "three", "four", "five")}

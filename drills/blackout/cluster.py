@@ -25,11 +25,11 @@ from drills.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql
 from drills.chaos.run import Link
 from kolla_mesos_start.ctl.up.containers import end_all, processes_of
 from tests.conftest import Deployment
-from tests.examples.openstack import SYSTEM_PATH
-from tests.local_deployment import LocalDeployment
-from tests.tool import operator_client, run_ctl
-from tests.waiting import eventually
-from tests.zookeeper import Ensemble, free_port
+from tests.stack.examples.openstack import SYSTEM_PATH
+from tests.support.local_deployment import LocalDeployment
+from tests.support.tool import operator_client, run_ctl
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Ensemble, free_port
 
 SESSION_TIMEOUT = 4  # seconds
 LAUNCHER = 0.2  # seconds between two looks of the launcher

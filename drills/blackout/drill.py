@@ -20,8 +20,8 @@ from drills.blackout.members import HOSTS, SERVICE, sql
 from drills.blackout.writers import CREATE, TABLE, Writer
 from kolla_mesos_start.ctl.live.election import CANDIDATE
 from kolla_mesos_start.election.records import FORMED
-from tests.waiting import eventually
-from tests.zookeeper import Ensemble
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Ensemble
 
 LOOK_TIMEOUT = 60.0  # seconds for something that happens during a recovery
 EXPLAINED = 5.0  # seconds until `explain` names a missing host

@@ -19,11 +19,11 @@ import yaml
 
 from kolla_mesos_start.ctl.up.containers import end_all, processes_of
 from tests import EXAMPLES
-from tests.examples.keystone import Users
-from tests.examples.openstack import SYSTEM_PATH
-from tests.processes import command_line
-from tests.waiting import eventually
-from tests.zookeeper import free_port
+from tests.stack.examples.keystone import Users
+from tests.stack.examples.openstack import SYSTEM_PATH
+from tests.support.processes import command_line
+from tests.support.waiting import eventually
+from tests.support.zookeeper import free_port
 
 EXAMPLE = EXAMPLES / "galera"
 SERVICE = "infra/mariadb"

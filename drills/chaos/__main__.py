@@ -19,7 +19,7 @@ from drills.chaos.checker import Verdict, judge
 from drills.chaos.plan import plan
 from drills.chaos.run import Chaos, Ground, ground
 from tests.conftest import connected, made
-from tests.zookeeper import Ensemble
+from tests.support.zookeeper import Ensemble
 
 STOCK = {"tickTime": 2000, "syncLimit": 5}
 

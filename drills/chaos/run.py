@@ -26,12 +26,12 @@ from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.zookeeper.view import Znode
-from tests.agents import Agent
 from tests.conftest import Deployment
-from tests.publishing import publish
-from tests.tcp_proxy import __file__ as PROXY
-from tests.waiting import eventually
-from tests.zookeeper import HOST, Ensemble, Process, Server, free_port
+from tests.support.agents import Agent
+from tests.support.publishing import publish
+from tests.support.tcp_proxy import __file__ as PROXY
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST, Ensemble, Process, Server, free_port
 
 STEP = str(Path(__file__).with_name("step.py"))
 LOOK = 0.02  # seconds between two looks at the containers

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.containers.images import Images
 from tests.kolla_ansible.installed import NEWEST, environment, pins
-from tests.pins import versions
+from tests.support.pins import versions
 
 
 class ImportedImages(Images):

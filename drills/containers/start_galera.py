@@ -34,7 +34,7 @@ from drills.containers.imported import ImportedImages
 from drills.containers.three_hosts import HOSTS, ThreeHosts, imported
 from tests import CHECKOUT
 from tests.conftest import connected
-from tests.zookeeper import Server
+from tests.support.zookeeper import Server
 
 TAGS = "common,mariadb"
 BOOTSTRAPS = "Running command: 'mariadbd --wsrep-new-cluster"

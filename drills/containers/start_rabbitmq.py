@@ -26,7 +26,7 @@ from drills.containers.imported import ImportedImages
 from drills.containers.three_hosts import HOSTS, ThreeHosts, imported
 from tests import CHECKOUT
 from tests.containers.images import EXTREPO
-from tests.zookeeper import Server
+from tests.support.zookeeper import Server
 
 TAGS = "common,rabbitmq"
 VIRTUAL_HOST = "drill"

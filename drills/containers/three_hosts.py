@@ -29,8 +29,8 @@ from tests.containers.relay import Relay
 from tests.containers.test_quadlet import WITHOUT_SYSTEMD, generated, quadlet_generator
 from tests.kolla_ansible import sites
 from tests.kolla_ansible.installed import environment
-from tests.waiting import eventually
-from tests.zookeeper import Server
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Server
 
 GATEWAY, PREFIX = "10.213.7.1", 24
 HOSTS = {"ctl-1": "10.213.7.11", "ctl-2": "10.213.7.12", "ctl-3": "10.213.7.13"}

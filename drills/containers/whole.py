@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from drills.containers.imported import ImportedImages
-from tests import CHECKOUT, pins
+from tests import CHECKOUT
 from tests.containers.images import RECIPE as COMMON
 from tests.containers.images import agent_sources, archive, kolla_build, render
-from tests.examples.openstack import PIP, Say, python_for_keystone, run
+from tests.stack.examples.openstack import PIP, Say, python_for_keystone, run
+from tests.support import pins
 
 RECIPE = Path(__file__).with_name("whole")
 # The agent first, as the README beside it says.

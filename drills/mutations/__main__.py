@@ -34,7 +34,7 @@ COUNT, PROCESSES = 200, 2
 # Seconds that tests of a mutation take, on a quiet machine: those that start programs, after all others.
 LIMITS = {False: 60.0, True: 300.0}
 GENEROUS = 600.0  # seconds for one test, on a busy machine; one that takes longer has not found anything
-STARTS_PROGRAMS = "tests/integration/"
+STARTS_PROGRAMS = ("tests/agent/", "tests/ctl/test_", "tests/server/")
 NOT_RUN, GONE, SURVIVED = "not run", "gone", ""
 SLOW, UNCERTAIN = "takes too long", "its test fails without it, too"
 NO_RESULT = (NOT_RUN, GONE, SLOW, UNCERTAIN)

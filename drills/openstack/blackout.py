@@ -34,9 +34,9 @@ from drills.openstack.deployment import OpenStack
 from drills.openstack.test_faults import boots
 from tests import CHECKOUT
 from tests.conftest import connected
-from tests.examples import openstack
-from tests.waiting import eventually
-from tests.zookeeper import Ensemble
+from tests.stack.examples import openstack
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Ensemble
 
 CONTROLLERS, COMPUTES = ["ctl-1", "ctl-2", "ctl-3"], ["cmp-1", "cmp-2"]
 RECOVERY = 900.0  # seconds

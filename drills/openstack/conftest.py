@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from tests.arrangement import say
-from tests.examples import openstack
+from tests.stack.examples import openstack
+from tests.support.arrangement import say
 
 
 @pytest.fixture(scope="session")

@@ -24,13 +24,13 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
 from kolla_mesos_start.definition.strings import LOCAL
-from tests.examples import whole
-from tests.examples.openstack import SYSTEM_PATH, WHOLE
-from tests.functional.cloud import noting
-from tests.local_deployment import LocalDeployment
-from tests.tool import operator_client
-from tests.waiting import eventually
-from tests.zookeeper import free_port
+from tests.stack.cloud import noting
+from tests.stack.examples import whole
+from tests.stack.examples.openstack import SYSTEM_PATH, WHOLE
+from tests.support.local_deployment import LocalDeployment
+from tests.support.tool import operator_client
+from tests.support.waiting import eventually
+from tests.support.zookeeper import free_port
 
 RESTART_DELAY = 1.0  # seconds
 START_LIMIT = 300.0  # seconds: eight times what it takes on two cores that do nothing else

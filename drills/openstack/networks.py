@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.tcp_proxy import carry
+from tests.support.tcp_proxy import carry
 
 CLONE_NEWNET = 0x40000000
 SWITCH = "switch"

@@ -17,8 +17,8 @@ import pytest
 from drills.openstack.deployment import OpenStack
 from kolla_mesos_start.ctl.up.containers import processes_of
 from tests.conftest import connected
-from tests.link import Link
-from tests.zookeeper import Server
+from tests.support.link import Link
+from tests.support.zookeeper import Server
 
 STOPPED = 12.0  # seconds: longer than any lease and session
 CUT_OFF = 60.0  # seconds

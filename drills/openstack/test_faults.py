@@ -19,7 +19,7 @@ from kolla_mesos_start.ctl.live.mirror import Mirror
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import connected
-from tests.zookeeper import Ensemble, Server
+from tests.support.zookeeper import Ensemble, Server
 
 START = 40.0  # seconds: about as long as a start takes
 DATABASE_AWAY = 30.0  # seconds

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from drills.openstack.networks import Network
-from tests.zookeeper import HOST
+from tests.support.zookeeper import HOST
 
 ADDRESS = "10.79.0.11"
 

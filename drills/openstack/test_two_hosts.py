@@ -11,7 +11,7 @@ import pytest
 from drills.openstack.deployment import COMPUTE, HOSTS, OpenStack
 from drills.openstack.networks import Network
 from tests.conftest import connected
-from tests.zookeeper import Server
+from tests.support.zookeeper import Server
 
 ADDRESSES = {"ctl-1": "10.77.0.11", "cmp-1": "10.77.0.21", "cmp-2": "10.77.0.22"}
 DISCOVER = "nova-manage nova.conf cell_v2 discover_hosts"

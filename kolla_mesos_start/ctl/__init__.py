@@ -1,6 +1,6 @@
 """What people run outside containers. The agent never imports it, and it may need more packages.
 
-Lowest first; each imports only what is above it in this list (`tests/test_house.py` checks that):
+Lowest first; each imports only what is above it in this list (`tests/rules/test_house.py` checks that):
 
     text            text for people: safe on a terminal, folded, durations, suggestions
     directory       a deployment's directory as data

@@ -1,7 +1,7 @@
 """The Keystone example in real containers: the same definitions, and a podman container for each stand-in.
 
-Adds images, users and volumes to `tests/examples/keystone.py`, whose containers are processes. The tests
-have the assertions.
+Adds images, users and volumes to `tests/stack/examples/keystone.py`, whose containers are processes. The
+tests have the assertions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.up import containers
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
-from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Users
-from tests.functional.cloud import NOTED
-from tests.keystone import Keystone
-from tests.tool import operator_client
+from tests.stack.cloud import NOTED
+from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Users
+from tests.support.keystone import Keystone
+from tests.support.tool import operator_client
 
 IMAGES = {MARIADB: "mariadb-server", MEMCACHED: "memcached", TASKS: "mariadb-server", API: "keystone"}
 # Kolla's image of Keystone leaves it to root; nothing in the example needs that.

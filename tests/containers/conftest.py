@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from tests.arrangement import say, section
 from tests.containers.images import Images
 from tests.containers.podman import Podman
+from tests.support.arrangement import say, section
 
 PROGRAMS = ("podman", "buildah", "runc", "conmon", "mmdebstrap")
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_CHROOT": 18, "CAP_MKNOD": 27}

@@ -26,9 +26,9 @@ from retrying import retry
 
 from kolla_mesos_start.ctl.up.containers import dies_with_us
 from kolla_mesos_start.errors import BadUsage
-from tests import CHECKOUT, pins
+from tests import CHECKOUT
 from tests.containers.podman import settings
-from tests.examples.openstack import (
+from tests.stack.examples.openstack import (
     CONSTRAINTS,
     INSTALL,
     PIP,
@@ -38,6 +38,7 @@ from tests.examples.openstack import (
     python_for_keystone,
     run,
 )
+from tests.support import pins
 
 RECIPE = Path(__file__).with_name("kolla")
 SNIPPET = CHECKOUT / "Dockerfile.snippet"

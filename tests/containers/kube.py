@@ -17,7 +17,7 @@ import yaml
 from tests import CHECKOUT
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
-from tests.kubelet import mount_secret
+from tests.support.kubelet import mount_secret
 
 MANIFESTS = CHECKOUT / "etc" / "kubernetes"
 # Where a pod that is run differs from its manifest; {} is the container.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tests.conftest import Deployment
 from tests.containers.podman import Container
-from tests.publishing import publish
-from tests.waiting import eventually
+from tests.support.publishing import publish
+from tests.support.waiting import eventually
 
 SERVICE = "demo/obedient"
 STATUS = 7  # that nobody else would choose

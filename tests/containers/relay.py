@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.tcp_proxy import carry
-from tests.waiting import eventually
-from tests.zookeeper import Process, Server
+from tests.support.tcp_proxy import carry
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Process, Server
 
 
 class Relay(Process):

@@ -16,10 +16,10 @@ from tests.containers.cloud import Cloud
 from tests.containers.images import Images
 from tests.containers.obedient import SERVICE, STATUS, STRATEGIES, contents, is_ready, publish_obedient
 from tests.containers.podman import Podman
-from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
-from tests.functional.cloud import published
-from tests.waiting import eventually
-from tests.zookeeper import Server
+from tests.stack.cloud import published
+from tests.stack.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Server
 
 # The first test waits for the images and for the start.
 pytestmark = pytest.mark.timeout(900)

@@ -16,10 +16,10 @@ from kolla_mesos_start.ctl.manifests.model import DATA, SECRETS
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
-from tests.examples.keystone import issue_token
-from tests.launching import PASSWORD, directory, free_ports
-from tests.waiting import eventually
-from tests.zookeeper import HOST
+from tests.stack.examples.keystone import issue_token
+from tests.support.launching import PASSWORD, directory, free_ports
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST
 
 pytestmark = pytest.mark.timeout(900)  # The first test of all waits for the images.
 

@@ -22,10 +22,10 @@ from tests.containers.images import Images
 from tests.containers.obedient import SERVICE, STATUS, is_ready, publish_obedient
 from tests.containers.podman import Container, Podman
 from tests.containers.relay import Relay
-from tests.instances import Site
-from tests.publishing import publish
-from tests.waiting import eventually
-from tests.zookeeper import HOST, Server, free_port
+from tests.support.instances import Site
+from tests.support.publishing import publish
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST, Server, free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

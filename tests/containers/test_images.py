@@ -13,14 +13,14 @@ import pytest
 
 from kolla_mesos_start import __version__
 from kolla_mesos_start.errors import BadUsage
-from tests import pins
 from tests.conftest import Deployment
 from tests.containers.images import SERVICES, SNIPPET, Images
 from tests.containers.obedient import is_ready
 from tests.containers.podman import Container, Podman
-from tests.publishing import publish
-from tests.waiting import eventually
-from tests.zookeeper import free_port
+from tests.support import pins
+from tests.support.publishing import publish
+from tests.support.waiting import eventually
+from tests.support.zookeeper import free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

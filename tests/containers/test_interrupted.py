@@ -18,7 +18,7 @@ import pytest
 from tests import CHECKOUT
 from tests.containers.images import Images
 from tests.containers.podman import settings
-from tests.waiting import LIMIT, eventually
+from tests.support.waiting import LIMIT, eventually
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import CHECKOUT, pins
+from tests import CHECKOUT
 from tests.containers.images import CERTIFIED, SNIPPET, Images, archive, kolla_build, render
 from tests.containers.podman import Podman
+from tests.support import pins
 
 OVERRIDE = CHECKOUT / "etc" / "kolla-build" / "agent.j2"
 TAG = "2026.1"

@@ -33,12 +33,12 @@ from tests.containers.images import Images
 from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
 from tests.containers.kube import manifests as documents
 from tests.containers.podman import Container
-from tests.documents import KUBERNETES, blocks
-from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
-from tests.examples.openstack import EXAMPLE
-from tests.integration.test_session import secured
-from tests.waiting import eventually
-from tests.zookeeper import HOST, free_port
+from tests.server.test_session import secured
+from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
+from tests.stack.examples.openstack import EXAMPLE
+from tests.support.documents import KUBERNETES, blocks
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST, free_port
 
 # The first test of all waits for the images.
 pytestmark = pytest.mark.timeout(900)

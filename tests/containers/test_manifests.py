@@ -19,10 +19,10 @@ from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.kube import Cluster, Document, decision
 from tests.containers.podman import Container
-from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
-from tests.launching import PASSWORD, directory, free_ports
-from tests.waiting import eventually
-from tests.zookeeper import HOST
+from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
+from tests.support.launching import PASSWORD, directory, free_ports
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST
 
 pytestmark = pytest.mark.timeout(900)  # The first test of all waits for the images.
 

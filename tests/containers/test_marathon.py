@@ -31,12 +31,12 @@ from tests.conftest import Deployment, connected
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.containers.relay import Relay
-from tests.documents import literals, parsed, table
-from tests.examples.openstack import EXAMPLE
-from tests.instances import Site
-from tests.marathon import wrong
-from tests.waiting import eventually
-from tests.zookeeper import Server, free_port
+from tests.stack.examples.openstack import EXAMPLE
+from tests.support.documents import literals, parsed, table
+from tests.support.instances import Site
+from tests.support.marathon import wrong
+from tests.support.waiting import eventually
+from tests.support.zookeeper import Server, free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

@@ -18,15 +18,16 @@ from kazoo.security import make_digest_acl
 
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory.directory import read
-from tests import CHECKOUT, documents
+from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.obedient import is_ready
 from tests.containers.podman import Container, Podman
-from tests.examples.keystone import MARIADB
-from tests.waiting import eventually
-from tests.walking import znodes
-from tests.zookeeper import free_port
+from tests.stack.examples.keystone import MARIADB
+from tests.support import documents
+from tests.support.waiting import eventually
+from tests.support.walking import znodes
+from tests.support.zookeeper import free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

@@ -28,9 +28,9 @@ from tests.containers.images import SUITE, Images
 from tests.containers.podman import Container, Podman
 from tests.ctl.manifests.test_manifests import LAUNCH, model
 from tests.ctl.manifests.test_manifests import site as odd_site
-from tests.examples.openstack import kept, run
-from tests.launching import directory, free_ports
-from tests.waiting import eventually
+from tests.stack.examples.openstack import kept, run
+from tests.support.launching import directory, free_ports
+from tests.support.waiting import eventually
 
 ODD = LAUNCH.replace("network: host", "network: own, ports: [81]").replace(
     '"$$(A){{ port }}"', r'"$A 5% \"x\n"'

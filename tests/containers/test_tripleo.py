@@ -29,10 +29,10 @@ from tests.conftest import Deployment
 from tests.containers.cloud import UIDS
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
-from tests.instances import Site
-from tests.waiting import eventually
-from tests.walking import znodes
-from tests.zookeeper import HOST, Server, free_port
+from tests.support.instances import Site
+from tests.support.waiting import eventually
+from tests.support.walking import znodes
+from tests.support.zookeeper import HOST, Server, free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

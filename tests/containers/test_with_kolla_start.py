@@ -19,9 +19,9 @@ from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.obedient import PROGRAM, SERVICE, STRATEGIES, contents, is_ready
 from tests.containers.podman import Container, Podman
-from tests.publishing import publish
-from tests.waiting import eventually
-from tests.zookeeper import HOST, free_port
+from tests.support.publishing import publish
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST, free_port
 
 # The first test waits for the images.
 pytestmark = pytest.mark.timeout(900)

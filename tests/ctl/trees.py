@@ -18,7 +18,7 @@ from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode
-from tests.instances import INSTANCE, MEMBER
+from tests.support.instances import INSTANCE, MEMBER
 
 NOW = 1_700_000_000.0
 ZNODES = Znodes("/kolla", "site", "", "")

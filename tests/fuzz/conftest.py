@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.arrangement import section
 from tests.fuzz.inputs import Fuzz
+from tests.support.arrangement import section
 
 
 @pytest.fixture(scope="session")

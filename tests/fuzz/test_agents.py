@@ -14,13 +14,13 @@ from typing import Callable
 
 import pytest
 
-from tests.agents import Agent
 from tests.conftest import Deployment
 from tests.fuzz.inputs import changed
 from tests.fuzz.test_wire import REQUESTS, WATCH, WORDS
-from tests.replies import CONNECTED, STAT, framed, text
-from tests.tool import ctl
-from tests.waiting import eventually
+from tests.support.agents import Agent
+from tests.support.replies import CONNECTED, STAT, framed, text
+from tests.support.tool import ctl
+from tests.support.waiting import eventually
 
 # What a server does with a connection: it reads and sends, for as long as it wants.
 Serve = Callable[[socket.socket], None]

@@ -8,9 +8,9 @@ from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.strings import Text
-from tests.definition.examples import SERVICE, TEMPLATED
-from tests.definition.test_schema import MESOS_SERVICE, MESOS_TASK
 from tests.fuzz.inputs import ODD, Fuzz, changed_document, changed_json, definitions, seeded
+from tests.unit.definition.examples import SERVICE, TEMPLATED
+from tests.unit.definition.test_schema import MESOS_SERVICE, MESOS_TASK
 
 TEXTS = [each for each in ODD if isinstance(each, str)]
 WORDS = [

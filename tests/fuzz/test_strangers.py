@@ -15,8 +15,8 @@ from kolla_mesos_start.tree import codec, states
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper import view as zookeeper
 from kolla_mesos_start.zookeeper.view import Query, Znode, children_of, data_of
-from tests.definition.examples import command
 from tests.fuzz.inputs import BYTES, FAST, ODD, Fuzz, changed, changed_json, seeded
+from tests.unit.definition.examples import command
 
 INTERFACE = {"ipv4": {"address": "10.0.0.1"}, "ipv6": [{"address": "fe80::1%eth0"}]}
 MEMBER = {

@@ -8,7 +8,7 @@ from random import Random
 from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.render.context import Renderer, file_text, variable_names
 from tests.fuzz.inputs import ODD, Fuzz, changed, published, seeded
-from tests.render.test_context import CONSTRUCTS, context
+from tests.unit.render.test_context import CONSTRUCTS, context
 
 FILES = [path.read_bytes() for path in published("*") if path.parent.name in ("files", "templates")]
 VALID = [

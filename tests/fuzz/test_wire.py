@@ -30,7 +30,7 @@ from kolla_mesos_start.zookeeper.wire import (
     Transaction,
 )
 from tests.fuzz.inputs import FAST, Fuzz, changed, seeded
-from tests.replies import CONNECTED, END, NAMES, STAT, framed, result, text
+from tests.support.replies import CONNECTED, END, NAMES, STAT, framed, result, text
 
 NUMBERS = [
     struct.pack("!i", number) for number in (0, 1, 2, 5, -1, -2, -4, -101, -110, -115, -999, 99, 2**31 - 1)

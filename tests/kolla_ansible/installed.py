@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tests import CHECKOUT
-from tests.examples.openstack import INSTALL, PIP, UV, Say, install, kept, python_for_keystone, run
+from tests.stack.examples.openstack import INSTALL, PIP, UV, Say, install, kept, python_for_keystone, run
 
 HERE = Path(__file__).parent
 CACHE = CHECKOUT / ".cache"
@@ -21,7 +21,7 @@ NEWEST = "22"
 
 
 def pins(release: str) -> Path:
-    """The file with the versions and hashes of all packages of a release; tests/pins.py makes it."""
+    """The file with the versions and hashes of all packages of a release; tests/support/pins.py makes it."""
     return HERE / "releases" / f"{release}.txt"
 
 

@@ -17,7 +17,7 @@ from kolla_mesos_start.kolla_ansible import recording
 from tests import CHECKOUT
 from tests.kolla_ansible import fake_ansible
 from tests.kolla_ansible.fake_ansible import FACTS
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 TOOL = (sys.executable, str(CHECKOUT / "bin" / "kolla_mesos_ctl"))
 

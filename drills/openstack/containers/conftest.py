@@ -9,9 +9,9 @@ import pytest
 
 from drills.openstack.containers.images import OpenStackImages
 from tests import CHECKOUT
-from tests.arrangement import say, section
 from tests.containers.conftest import able as able
 from tests.containers.podman import Podman
+from tests.support.arrangement import say, section
 
 
 @pytest.fixture(scope="session")

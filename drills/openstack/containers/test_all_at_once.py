@@ -13,7 +13,7 @@ from drills.openstack.containers.images import OpenStackImages
 from drills.openstack.networks import Network
 from tests.conftest import connected
 from tests.containers.podman import Podman
-from tests.zookeeper import Server
+from tests.support.zookeeper import Server
 
 ADDRESSES = {"ctl-1": "10.78.0.11", "cmp-1": "10.78.0.21"}
 ETH0 = {"KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"}

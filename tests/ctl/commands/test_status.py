@@ -11,7 +11,7 @@ from kolla_mesos_start.ctl.commands import status
 from kolla_mesos_start.ctl.live.model import LiveDeployment
 from kolla_mesos_start.ctl.text import lasting
 from tests.ctl.trees import NOW, container, definition, deployment, one_time, ready
-from tests.large import znodes
+from tests.support.large import znodes
 
 REASON = "tcp 8080: connection refused by whoever is there, again and again and again and again"
 

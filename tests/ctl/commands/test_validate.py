@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.directory.findings import Finding
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.render import variables_dir
 from tests.ctl.sources import findings, load
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 TOOL = Path(__file__).parents[3] / "bin" / "kolla_mesos_ctl"
 ETC = Path(__file__).parents[3] / "etc"

@@ -14,7 +14,7 @@ from kolla_mesos_start.ctl.directory.acl import Plan
 from kolla_mesos_start.ctl.directory.findings import WARNING, Finding
 from tests.ctl import sources
 from tests.ctl.sources import load
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 HASH = "A" * 27 + "="
 OPERATOR, DB, WEB, BELOW = f"digest:op:{HASH}", f"digest:db:{HASH}", "x509:CN=web,O=x", "x509:CN=below"

@@ -8,7 +8,7 @@ import pytest
 
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.container_settings import ContainerSettings, Volume
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 LAUNCH = """\
 tag: 2026.10

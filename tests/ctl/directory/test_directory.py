@@ -13,7 +13,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.directory import MAX_DATA
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadDefinition, BadUsage
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 DEFINITION = '{"commands": {"sync": {"command": "true"}}}'
 

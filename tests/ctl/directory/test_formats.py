@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.errors import BadDefinition
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.directory.directory import read
 from kolla_mesos_start.definition import keys as parser
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Dependency, File
-from tests.definition.examples import TEMPLATED
+from tests.unit.definition.examples import TEMPLATED
 
 ROOT = Path(__file__).parents[3]
 SERVICE = "a/web"

@@ -11,7 +11,7 @@ import pytest
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.validate.rules import validate
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 ETC = Path(__file__).parents[3] / "etc"
 LAUNCH = """\

@@ -17,7 +17,7 @@ from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
 from tests.ctl.sources import load
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 DEPLOYMENT = Deployment({}, [], (), secrets={"db": "password", "key": "fernet"})
 

@@ -9,8 +9,8 @@ import pytest
 from kolla_mesos_start.ctl.live.metrics import endpoint
 from kolla_mesos_start.ctl.live.metrics.endpoint import Server, address
 from kolla_mesos_start.errors import BadUsage, CannotWrite
-from tests.waiting import eventually
-from tests.zookeeper import HOST, free_port
+from tests.support.waiting import eventually
+from tests.support.zookeeper import HOST, free_port
 
 
 @pytest.mark.parametrize(

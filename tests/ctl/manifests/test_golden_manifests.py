@@ -22,7 +22,7 @@ from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.manifests.formats import FORMATS
 from tests import CHECKOUT
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, site
-from tests.marathon import wrong
+from tests.support.marathon import wrong
 
 ETC, GOLDEN = CHECKOUT / "etc", CHECKOUT / "tests" / "golden"
 EXAMPLES = {"keystone": ETC / "examples" / "keystone", "openstack": ETC / "openstack", "kinds": None}

@@ -21,7 +21,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests import kubernetes
 from kolla_mesos_start.ctl.manifests.model import FINAL, IMAGE, UNAVAILABLE, Model, Site, build, names_of
 from tests import CHECKOUT
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 LAUNCH = """\
 tag: "2026.1"

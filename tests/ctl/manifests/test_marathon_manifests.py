@@ -14,7 +14,7 @@ from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.manifests import marathon
 from kolla_mesos_start.ctl.manifests.model import Model, Workload, names_of
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, model, site
-from tests.marathon import completed, wrong
+from tests.support.marathon import completed, wrong
 
 APP = dict[str, Any]
 

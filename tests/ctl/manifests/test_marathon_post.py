@@ -24,11 +24,11 @@ from kolla_mesos_start.ctl.manifests.marathon_api import NotFinished, Rejected
 from kolla_mesos_start.ctl.manifests.marathon_post import NotDeployed
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, NoConnection
 from tests import CHECKOUT
-from tests.certificates import Authority
 from tests.ctl.manifests.test_manifests import LAUNCH, site
-from tests.marathon import Answer, Marathon, Request, serving
-from tests.waiting import eventually
-from tests.zookeeper import free_port
+from tests.support.certificates import Authority
+from tests.support.marathon import Answer, Marathon, Request, serving
+from tests.support.waiting import eventually
+from tests.support.zookeeper import free_port
 
 IDS = ["/site/a/agent", "/site/a/look-up", "/site/a/web", "/site/db", "/site/make"]
 SECRET = "correct-horse"

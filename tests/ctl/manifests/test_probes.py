@@ -20,7 +20,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests.formats import FORMATS
 from kolla_mesos_start.ctl.manifests.model import Site, build
 from kolla_mesos_start.health import StateFile, health
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 DAEMON = "service: {daemon: {command: sleep 9, ready: {tcp: 80}}}"
 TASK = "commands: {make: {command: make}}"

@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Site, build
 from kolla_mesos_start.definition.strings import SIGNALS
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 KEYS: dict[str, Any] = {"drain": 30, "before_stop": {"command": "true", "timeout": 4}, "stop_grace": 20}
 MODE = "KOLLA_START_MODE"

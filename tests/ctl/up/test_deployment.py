@@ -10,10 +10,10 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.timeline import critical_path
 from tests.conftest import Deployment
-from tests.local_deployment import LocalDeployment
-from tests.publishing import write_files
-from tests.tool import operator_client
-from tests.waiting import eventually
+from tests.support.local_deployment import LocalDeployment
+from tests.support.publishing import write_files
+from tests.support.tool import operator_client
+from tests.support.waiting import eventually
 
 PAIR = """
 name: pair/twin

@@ -19,7 +19,7 @@ from kolla_mesos_start.ctl.up.private_zookeeper import HOST, PrivateZooKeeper, f
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.errors import AgentError
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

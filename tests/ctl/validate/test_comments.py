@@ -8,7 +8,7 @@ import pytest
 
 from kolla_mesos_start.ctl.validate.rules import validate
 from tests.ctl.sources import load
-from tests.publishing import write_files
+from tests.support.publishing import write_files
 
 
 def warnings(directory: Path, definition: str, file: str = "") -> list[str]:

@@ -27,12 +27,12 @@ from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.interrupts import SIGINT
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
 from kolla_mesos_start.loop import now
-from tests.certificates import certify
 from tests.conftest import Deployment, LogLines
-from tests.link import Link
-from tests.tool import TOOL, ctl, environ
-from tests.waiting import LIMIT
-from tests.zookeeper import Server, free_port
+from tests.support.certificates import certify
+from tests.support.link import Link
+from tests.support.tool import TOOL, ctl, environ
+from tests.support.waiting import LIMIT
+from tests.support.zookeeper import Server, free_port
 
 CONNECTED = 41  # bytes, by which a server grants a session
 

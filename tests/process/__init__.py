@@ -1,0 +1,1 @@
+"""Real processes, without a ZooKeeper."""

@@ -1,0 +1,1 @@
+"""The rules of the house, and what the documents say."""

@@ -1,0 +1,1 @@
+"""A session, a client and locks with real ZooKeeper servers."""

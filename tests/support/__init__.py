@@ -1,0 +1,1 @@
+"""What tests share: servers, agents, the operator's tool, networks, a site."""

@@ -1,0 +1,1 @@
+"""Decisions and values: no process, no server."""
