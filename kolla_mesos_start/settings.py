@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+from types import MappingProxyType
 
 from kolla_mesos_start.addresses import is_host, is_ip, is_port
 from kolla_mesos_start.definition.strings import GLOBAL, RESERVED, bad_generation, unusable
@@ -19,7 +20,6 @@ from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper import Labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,16 +55,6 @@ _OF_KUBERNETES = PREFIX + r"\w+_(SERVICE_(HOST|PORT\w*)|PORT(_[0-9]+_(TCP|UDP|SC
 NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
 ZOOKEEPER_PORT = 2181
-LABELS = Labels(
-    hosts="KOLLA_ZK_HOSTS",
-    auth="KOLLA_ZK_AUTH_FILE",
-    ca="KOLLA_ZK_CA",
-    cert="KOLLA_ZK_CERT",
-    key="KOLLA_ZK_KEY",
-    connect_timeout="KOLLA_ZK_CONNECT_TIMEOUT",
-    session_timeout="KOLLA_ZK_SESSION_TIMEOUT",
-    identity="KOLLA_STATE_DIR",
-)
 WORLD: Acl = ("world", "anyone", "cdrwa")
 LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
@@ -127,7 +117,6 @@ class Settings(NamedTuple):
             self.ca,
             self.cert,
             self.key,
-            LABELS,
         )
 
     @property
@@ -151,12 +140,12 @@ def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
     ]
 
 
-def _tls_issues(ca: str, cert: str | None, key: str | None, labels: Labels) -> Sequence[str]:
+def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
     """Why TLS can't load the files. Checked here, because connections would be retried for ever."""
     from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
 
     try:
-        make_context(ca, cert, key, labels=labels)
+        make_context(ca, cert, key)
     except UnusableFiles as error:
         return error.issues
     return ()
@@ -166,13 +155,13 @@ def parse(
     environ: Mapping[str, str],
     *,
     hostname: Callable[[], str] = socket.gethostname,
-    names: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:
     """The settings of an environment. Raises BadEnvironment with an issue for each bad variable.
 
     `names`: how messages name a variable, if not by its own name.
     """
-    variables = _Variables({**environ, OS_HOSTNAME: hostname()}, names or {})
+    variables = _Variables({**environ, OS_HOSTNAME: hostname()})
     read, require = variables.read, variables.require
     hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
     deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
@@ -214,7 +203,10 @@ def parse(
         environ=child_environ(environ, copy_once, _first_environ),
     )
     if variables.issues:
-        raise BadEnvironment(variables.issues)
+        raise BadEnvironment(
+            re.sub(r"\bKOLLA_\w+", lambda found: names.get(found[0], found[0]), issue)
+            for issue in variables.issues
+        )
     return settings._replace(unknown=(*variables.unknown(), *variables.notes))
 
 
@@ -267,9 +259,8 @@ class _Unexpected(Exception):
 class _Variables:
     """The variables, read one by one; `issues` collects the errors."""
 
-    def __init__(self, environ: Mapping[str, str], names: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self._names = names
         self.issues: list[str] = []
         self.notes: list[str] = []
         self._asked: set[str] = set()
@@ -288,10 +279,6 @@ class _Variables:
             for name in names
             if not re.fullmatch(_OF_KUBERNETES, name)
         )
-
-    def shown(self, name: str) -> str:
-        """The name of the variable in messages."""
-        return self._names.get(name, name)
 
     def is_set(self, name: str) -> bool:
         """Whether the variable counts as set; the module's docstring explains empty ones."""
@@ -327,7 +314,7 @@ class _Variables:
             return convert(value or "")
         except _Unexpected as unexpected:
             found = "is not set" if value is None else f"is {value!r}"
-            subject = self.shown(name) if unexpected.hidden else f"{self.shown(name)} {found}"
+            subject = name if unexpected.hidden else f"{name} {found}"
             self.issues.append(f"{subject}: expected {unexpected.expected}")
             return otherwise
 
@@ -347,18 +334,16 @@ def _host_is_pod(variables: _Variables) -> bool:
 def _tls(variables: _Variables) -> tuple[str | None, str | None, str | None]:
     """The files of the CA, the client's certificate and its key, if they can be loaded together."""
     before = len(variables.issues)
-    labels = Labels(*map(variables.shown, LABELS))
     if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
-        variables.issues.append(f"{labels.key} is set, {labels.cert} is not: expected both or none")
+        variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
     if variables.is_set("KOLLA_ZK_CERT") and not variables.is_set("KOLLA_ZK_CA"):
         # Without a CA the server would not be verified.
-        what = f"{labels.cert} is set, {labels.ca} is not: expected the CA of the ensemble"
-        variables.issues.append(what)
+        variables.issues.append("KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not: expected the CA of the ensemble")
     ca = variables.read("KOLLA_ZK_CA", _file, None)
     cert = variables.read("KOLLA_ZK_CERT", _file, None)
     key = variables.read("KOLLA_ZK_KEY", _file, None)
     if ca and len(variables.issues) == before:
-        variables.issues.extend(_tls_issues(ca, cert, key, labels))
+        variables.issues.extend(_tls_issues(ca, cert, key))
     return ca, cert, key
 
 

@@ -95,7 +95,7 @@ class Refreshed(NamedTuple):
 class Handoff(NamedTuple):
     """Everything that the registrar needs, in plain types for marshal.
 
-    `timeout` is the session's, in seconds. `labels` is a zookeeper.Labels, `registration` a Registration,
+    `timeout` is the session's, in seconds. `registration` is a Registration,
     `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
     `refreshing` a Refreshing or None, `stopping` a Stopping or None, `election` an
     election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
@@ -120,7 +120,6 @@ class Handoff(NamedTuple):
     ca: str | None
     cert: str | None
     key: str | None
-    labels: Sequence[str]
     registration: tuple[Any, ...]
     container: tuple[Any, ...]
     service: str

@@ -221,7 +221,6 @@ class Launch:
             ca=servers.ca,
             cert=servers.cert,
             key=servers.key,
-            labels=servers.labels,
             registration=self._registration,
             container=self._report.shown,
             service=settings.service_name,

@@ -18,11 +18,12 @@ from kolla_mesos_start.errors import (
     DONE,
     NO_ANSWER,
     AccessDenied,
+    AgentError,
     CannotRender,
     NoConnection,
     NoRight,
     RefusedByServer,
-    TooLarge,
+    UnreadableServer,
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -282,7 +283,7 @@ class Client:
     expected: tuple[type[Exception], ...] = (wire.NoNodeError, wire.NodeExistsError, wire.BadVersionError)
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[wire.ACL], loop: Loop) -> None:
-        self.loop, self.acl, self._labels = loop, acl, servers.labels
+        self.loop, self.acl = loop, acl
         self.session = Session(servers, timeout)
         self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
@@ -291,8 +292,7 @@ class Client:
         self._granted = 0.0
         self._closing = False
         self.session.on_connected(self._check_timeout)
-        self.session.on_refused(self._refuse)
-        self.session.on_too_large(self._refuse_size)
+        self.session.on_fault(self._on_fault)
         loop.add(self.session)
         loop.add(self.ephemerals)
 
@@ -334,7 +334,7 @@ class Client:
         if not self.loop.wait(is_connected, deadline):
             raise NoConnection(
                 f"no connection to ZooKeeper at {self.session.servers} within {limit:g} s "
-                f"({self._labels.connect_timeout}): {self.session.error or NO_ANSWER}; "
+                f"(KOLLA_ZK_CONNECT_TIMEOUT): {self.session.error or NO_ANSWER}; "
                 f"check {self.session.servers.advice}"
             )
 
@@ -363,20 +363,14 @@ class Client:
         if timeout < SHORT_SESSION and timeout != self._granted:
             log.warning(
                 "the server grants a session timeout of %g s: a short interruption will look like the end "
-                "of this container; raise %s, or the server's tickTime",
+                "of this container; raise KOLLA_ZK_SESSION_TIMEOUT, or the server's tickTime",
                 timeout,
-                self._labels.session_timeout,
             )
         self._granted = timeout
 
-    def _refuse(self) -> None:
-        if self._closing:
-            return
-        raise AccessDenied(f"ZooKeeper refused the credentials of {self._labels.auth}")
-
-    def _refuse_size(self, path: str, size: int) -> None:
-        if not self._closing:
-            raise TooLarge(path, size)
+    def _on_fault(self, error: AgentError) -> None:
+        if not self._closing and not isinstance(error, UnreadableServer):
+            raise error
 
     def _deny(self, denied: NoRight) -> None:
         if not self._closing:

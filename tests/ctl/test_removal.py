@@ -14,7 +14,6 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from kolla_mesos_start.settings import LABELS
 from kolla_mesos_start.zookeeper.session import GRANT, Servers
 from tests.agent.test_one_time import Site
 from tests.conftest import Deployment
@@ -255,7 +254,7 @@ def test_removal_needs_the_right_to_delete(site: Site, zk: KazooClient, words: l
     denied = ctl(site.deployment, *words, "--yes", status=77).stderr
     assert denied.splitlines()[-1] == (
         f"kolla_mesos_ctl: {site.at()}/lock can't be deleted: NoAuthError: the ACL of {site.at()} lacks the"
-        f" right d (delete); connected as {Servers([], labels=LABELS).identity}: {GRANT}"
+        f" right d (delete); connected as {Servers([]).identity}: {GRANT}"
     )
     assert standing(site, zk) == before
     zk.set_acls(site.at(), OPEN_ACL_UNSAFE)

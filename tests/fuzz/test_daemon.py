@@ -36,7 +36,6 @@ ANSWERS = [
 HANDOFF = {
     "hosts": [["h1", 2181]],
     "session_password": b"p" * 16,
-    "labels": ["the list of servers"],
     "registration": [
         [["/kolla/site/a/.party/1", b"{}"]],
         [],

@@ -739,7 +739,7 @@ def test_refused_credentials_are_tried_with_increasing_delay(zookeeper: Server) 
     """They may be right for the next server, or in a minute."""
     session = Session(servers(zookeeper.hosts, auth=[("nonsense", "agent")]), 4.0)
     refused: list[float] = []
-    session.on_refused(lambda: refused.append(now()))
+    session.on_fault(lambda error: refused.append(now()))
     run(session, lambda: len(refused) == 3)
     assert not session.closed and session.error == "the credentials were refused"
     first, second = (later - earlier for earlier, later in zip(refused, refused[1:]))
@@ -750,7 +750,7 @@ def test_refused_credentials_are_tried_with_increasing_delay(zookeeper: Server) 
 def test_refused_credentials_reach_the_caller(zookeeper: Server) -> None:
     nonsense = servers(zookeeper.hosts, auth=[("nonsense", "agent")])
     client = Client(nonsense, 4.0, OPEN_ACL_UNSAFE, Loop())
-    with pytest.raises(AccessDenied, match="refused the credentials of the credentials file"):
+    with pytest.raises(AccessDenied, match="refused the credentials of KOLLA_ZK_AUTH_FILE"):
         client.connect(30.0)
         client.loop.sleep(30.0)
     client.session.abandon()
@@ -812,7 +812,7 @@ def test_certificate_files_are_read_for_each_connection(secure: Secure, tmp_path
         servers(f"{HOST}:{secure.port}", ca=str(renewed), cert=secure.file("client-both.pem")), 4.0
     )
     run(session, lambda: session._failures >= 2)
-    assert f"the CA file is '{renewed}'" in session.error
+    assert f"KOLLA_ZK_CA is '{renewed}'" in session.error
     renewed.write_text((secure.directory / "ca.pem").read_text())
     run(session, lambda: session.connected)
     end(session)

@@ -16,7 +16,6 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.daemon import notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff, spawn
 from kolla_mesos_start.health import StateFile
-from kolla_mesos_start.settings import LABELS
 
 
 def main(options: dict[str, Any]) -> None:
@@ -46,7 +45,6 @@ def main(options: dict[str, Any]) -> None:
             ca=None,
             cert=None,
             key=None,
-            labels=LABELS,
             registration=(
                 "one",
                 _entries(options["presence"]),

@@ -19,7 +19,6 @@ from kazoo.protocol.serialization import Create, Delete, Exists, SetData, Transa
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.errors import AgentError, NoRight
-from kolla_mesos_start.settings import LABELS
 from kolla_mesos_start.zookeeper import ephemerals as module
 from kolla_mesos_start.zookeeper.ephemerals import (
     FORMER,
@@ -178,7 +177,7 @@ class Session:
     """What ephemerals need of a session; each request waits for the test to answer it."""
 
     id = SESSION
-    servers = Servers([], labels=LABELS)
+    servers = Servers([])
 
     def __init__(self) -> None:
         self.connected = True
