@@ -140,17 +140,6 @@ def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
     ]
 
 
-def _tls_issues(ca: str, cert: str | None, key: str | None) -> Sequence[str]:
-    """Why TLS can't load the files. Checked here, because connections would be retried for ever."""
-    from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
-
-    try:
-        make_context(ca, cert, key)
-    except UnusableFiles as error:
-        return error.issues
-    return ()
-
-
 def parse(
     environ: Mapping[str, str],
     *,
@@ -162,19 +151,24 @@ def parse(
     `names`: how messages name a variable, if not by its own name.
     """
     variables = _Variables({**environ, OS_HOSTNAME: hostname()})
-    read, require = variables.read, variables.require
-    hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
-    deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
+    read = variables.read
+    hosts, chroot = read("KOLLA_ZK_HOSTS", _ensemble, ("", ""), required=True)
+    app_id = ("KOLLA_APP_ID", "MARATHON_APP_ID")
+    deployment_id, service_name = read(app_id, _app_id, ("", ""), required=True)
+    # Under Marathon HOST is the Mesos agent's name; elsewhere shells and images set it to anything.
+    mesos = ["HOST"] if variables.is_set("MESOS_TASK_ID") else []
+    sources = ("KOLLA_HOSTNAME", *mesos, "NODE_NAME", OS_HOSTNAME)
+    in_pod = variables.is_set("KUBERNETES_SERVICE_HOST")
     ca, cert, key = _tls(variables)
     copy_once = read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False)
     settings = Settings(
         hosts=hosts,
         chroot=chroot,
-        prefix=read("KOLLA_SYSTEM_PREFIX", _prefix, "/kolla"),
+        prefix=read("KOLLA_SYSTEM_PREFIX", _znode, "/kolla"),
         deployment_id=deployment_id,
         service_name=service_name,
-        host=require("KOLLA_HOSTNAME", _host_name, "", _host_sources(variables)),
-        host_is_pod=_host_is_pod(variables),
+        host=read(sources, _host_name, "", required=True),
+        host_is_pod=in_pod and variables.first_set(sources) == OS_HOSTNAME,
         address=read("KOLLA_ADDRESS", _address, None),
         ports=read("KOLLA_PORTS", _ports, ()) or variables.foreign("PORTS", _ports, ()),
         private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
@@ -285,30 +279,22 @@ class _Variables:
         self._asked.add(name)
         return bool(self.environ.get(name)) or (name in NEVER_EMPTY and name in self.environ)
 
-    def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:
-        """The first of the variables that is set, converted; `otherwise` if none is, or its value is bad."""
-        found = self.first_set(name, fallbacks)
-        return self._converted(found, convert, otherwise) if found else otherwise
-
-    def require(
-        self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()
+    def read(
+        self,
+        names: str | Sequence[str],
+        convert: Callable[[str], T],
+        otherwise: T,
+        *,
+        required: bool = False,
     ) -> T:
-        """Like `read`, but it is an issue if none is set."""
-        return self._converted(self.first_set(name, fallbacks) or name, convert, otherwise)
+        """The first of the variables that is set, converted; `otherwise` if none is, or its value is bad.
 
-    def foreign(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
-        """Like `read`, for a variable that others may use for something else: then a note says so."""
-        try:
-            return convert(self.environ[name]) if self.is_set(name) else otherwise
-        except _Unexpected as unexpected:
-            self.notes.append(f"{name} is ignored, as it is not {unexpected.expected}; set KOLLA_{name}")
+        If it is `required`, it is an issue if none is set.
+        """
+        names = (names,) if isinstance(names, str) else names
+        name = self.first_set(names) or names[0]
+        if not required and not self.is_set(name):
             return otherwise
-
-    def first_set(self, name: str, fallbacks: Sequence[str]) -> str | None:
-        """The name of the first variable that is set, or None."""
-        return next(filter(self.is_set, (name, *fallbacks)), None)
-
-    def _converted(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
         value = self.environ.get(name)
         try:
             return convert(value or "")
@@ -318,17 +304,17 @@ class _Variables:
             self.issues.append(f"{subject}: expected {unexpected.expected}")
             return otherwise
 
+    def foreign(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
+        """Like `read`, for a variable that others may use for something else: then a note says so."""
+        try:
+            return convert(self.environ[name]) if self.is_set(name) else otherwise
+        except _Unexpected as unexpected:
+            self.notes.append(f"{name} is ignored, as it is not {unexpected.expected}; set KOLLA_{name}")
+            return otherwise
 
-def _host_sources(variables: _Variables) -> list[str]:
-    """The variables that name the host if KOLLA_HOSTNAME isn't set, in order."""
-    # Under Marathon HOST is the Mesos agent's name; elsewhere shells and images set it to anything.
-    mesos = ["HOST"] if variables.is_set("MESOS_TASK_ID") else []
-    return [*mesos, "NODE_NAME", OS_HOSTNAME]
-
-
-def _host_is_pod(variables: _Variables) -> bool:
-    named = variables.first_set("KOLLA_HOSTNAME", _host_sources(variables)) != OS_HOSTNAME
-    return variables.is_set("KUBERNETES_SERVICE_HOST") and not named
+    def first_set(self, names: Sequence[str]) -> str | None:
+        """The name of the first variable that is set, or None."""
+        return next(filter(self.is_set, names), None)
 
 
 def _tls(variables: _Variables) -> tuple[str | None, str | None, str | None]:
@@ -343,7 +329,12 @@ def _tls(variables: _Variables) -> tuple[str | None, str | None, str | None]:
     cert = variables.read("KOLLA_ZK_CERT", _file, None)
     key = variables.read("KOLLA_ZK_KEY", _file, None)
     if ca and len(variables.issues) == before:
-        variables.issues.extend(_tls_issues(ca, cert, key))
+        from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
+
+        try:
+            make_context(ca, cert, key)  # Checked here, because connections would be retried for ever.
+        except UnusableFiles as error:
+            variables.issues.extend(error.issues)
     return ca, cert, key
 
 
@@ -387,11 +378,7 @@ def _server(text: str, expected: str) -> str:
     return f"{host}:{port}"
 
 
-def _prefix(text: str) -> str:
-    return _znode(text, "the absolute path of a znode, like /kolla")
-
-
-def _znode(path: str, expected: str) -> str:
+def _znode(path: str, expected: str = "the absolute path of a znode, like /kolla") -> str:
     """The path without a slash at its end; the root is empty."""
     path = path[:-1] if path.endswith("/") else path
     root, *names = path.split("/")
@@ -419,16 +406,32 @@ def _app_id(text: str) -> tuple[str, str]:
     return deployment_id, "/".join(service)
 
 
-def _host_name(text: str) -> str:
-    if "/" in text or text == GLOBAL or not _is_znode_name(text):
-        raise _Unexpected(f"a name without /, other than {GLOBAL}")
-    return text
+def _checked(fits: Callable[[str], bool], expected: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if not fits(text):
+            raise _Unexpected(expected)
+        return text
+
+    return convert
 
 
-def _address(text: str) -> str:
-    if not is_ip(text, socket.AF_INET6) and not is_host(text):
-        raise _Unexpected("an IP address (without brackets or a port) or a host name")
-    return text
+_host_name = _checked(
+    lambda text: "/" not in text and text != GLOBAL and _is_znode_name(text),
+    f"a name without /, other than {GLOBAL}",
+)
+_address = _checked(
+    lambda text: is_ip(text, socket.AF_INET6) or is_host(text),
+    "an IP address (without brackets or a port) or a host name",
+)
+_interface = _checked(
+    lambda text: not re.search(r"[/\s]", text) and len(os.fsencode(text)) <= INTERFACE_LIMIT,
+    "the name of a network interface, like eth0",
+)
+_logs = _checked(
+    lambda text: text.isprintable() and len(text) <= LOGS_LIMIT,
+    f"a command or the path of a file, at most {LOGS_LIMIT} characters in one line, like podman logs"
+    " site_nova-api",
+)
 
 
 def _ports(text: str) -> tuple[int, ...]:
@@ -438,23 +441,8 @@ def _ports(text: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _interface(text: str) -> str:
-    if "/" in text or re.search(r"\s", text) or len(os.fsencode(text)) > INTERFACE_LIMIT:
-        raise _Unexpected("the name of a network interface, like eth0")
-    return text
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in choices:
-            raise _Unexpected(_either(*choices))
-        return text
-
-    return convert
-
-
 def _switch(off: str, on: str) -> Callable[[str], bool]:
-    convert = _one_of(off, on)
+    convert = _checked((off, on).__contains__, _either(off, on))
     return lambda text: convert(text) == on
 
 
@@ -477,7 +465,7 @@ def _stop_signal(text: str) -> int:
 
 
 def _loglevel(text: str) -> str:
-    return _one_of(*LOGLEVELS)(text.lower())
+    return _checked(LOGLEVELS.__contains__, _either(*LOGLEVELS))(text.lower())
 
 
 def _limit(text: str) -> float | None:
@@ -516,15 +504,6 @@ def _generation(text: str) -> str:
     expected = bad_generation(text) or unusable(text)
     if expected:
         raise _Unexpected(expected)
-    return text
-
-
-def _logs(text: str) -> str:
-    if not text.isprintable() or len(text) > LOGS_LIMIT:
-        raise _Unexpected(
-            f"a command or the path of a file, at most {LOGS_LIMIT} characters in one line, like"
-            " podman logs site_nova-api"
-        )
     return text
 
 

@@ -16,6 +16,7 @@ from kolla_mesos_start import settings as module
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.settings import NEVER_EMPTY, WORLD, Settings, child_environ, parse
+from kolla_mesos_start.zookeeper import tls
 
 NEEDED = {"KOLLA_ZK_HOSTS": "zoo:2181", "KOLLA_APP_ID": "/prod/openstack/keystone"}
 DIGEST = "digest:kolla:Dp2pT+dZUlvZWqBS2vPWBqy0NiM="
@@ -49,11 +50,14 @@ def parsed(**environ: str) -> Settings:
         Path(HERE, name).write_bytes(text.encode("latin-1"))
     os.makedirs(f"{HERE}/secrets", exist_ok=True)
     real: dict[str, Any] = {
-        "_tls_issues": lambda *files: (),
         "_first_environ": str,
         "TERMINATION_LOG": f"{HERE}/none",
     }
-    with patch.multiple(module, **real), patch.object(os, "getuid", return_value=42424):
+    with (
+        patch.multiple(module, **real),
+        patch.object(os, "getuid", return_value=42424),
+        patch.object(tls, "make_context"),
+    ):
         return parse({**NEEDED, **environ}, hostname=lambda: "machine")
 
 
