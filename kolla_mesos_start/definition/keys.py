@@ -69,10 +69,7 @@ LEAST_INTERVAL = 0.1
 
 
 def build(document: Document, service_name: str, render: Render) -> Graph:
-    """The command graph of a service. Raises BadDefinition with all issues.
-
-    `render` is called with the templates that `early_texts` returns.
-    """
+    """The command graph of a service. Raises BadDefinition with all issues."""
     graph, issues = read(document, service_name, render)
     if issues:
         raise BadDefinition(issues)
@@ -130,8 +127,7 @@ def _daemon(reading: Reading, role: str, value: object) -> Command:
     fields = Fields(reading, f"service.{DAEMON}", value, table, UNREAD_KEYS, misplaced)
     if "width" in fields and "on_change" not in fields:
         fields.report("width", "is only allowed with on_change")
-    daemon = _step(role, DAEMON, fields.values(table))
-    return daemon
+    return _step(role, DAEMON, fields.values(table))
 
 
 def _check_position(reading: Reading, graph: Graph) -> None:
@@ -308,8 +304,6 @@ def run_once(fields: Fields, key: str) -> str | None:
 
 def succeeds(fields: Fields, key: str) -> tuple[int, ...]:
     """The exit statuses that count as success."""
-    if fields.raw(key) is None:
-        return (0,)
     if fields.raw(key) == []:
         fields.report(key, "is empty: expected exit statuses, such as [0, 1]")
     found = []
@@ -319,7 +313,7 @@ def succeeds(fields: Fields, key: str) -> tuple[int, ...]:
             fields.reading.report(label, f"expected an exit status, a whole number from 0 to {MOST_STATUS}")
         else:
             found.append(status)
-    return tuple(found)
+    return tuple(found) or (0,)
 
 
 def generations(fields: Fields, key: str) -> tuple[str, ...]:
@@ -349,8 +343,6 @@ def external(fields: Fields, key: str) -> tuple[str, str] | None:
 
 def on_change(fields: Fields, key: str) -> OnChange | None:
     """How a daemon is notified of changed files."""
-    if fields.raw(key) is None:
-        return None
     found = _one_of(fields.nested(key, REACTIONS), REACTIONS, fields.raw(key) == {})
     if found and found[0] == "signal":
         return OnChange("signal", found[1].removeprefix("SIG"))
