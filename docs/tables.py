@@ -26,7 +26,7 @@ from docutils.statemachine import StringList
 from kolla_mesos_start import errors
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import json_schema
-from kolla_mesos_start.ctl.live.metrics.families import FAMILIES, PREFIX, SUFFIXES
+from kolla_mesos_start.ctl.live.metrics import FAMILIES, PREFIX, SUFFIXES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COLUMNS = "88"  # of the terminal for which --help is printed

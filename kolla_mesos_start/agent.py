@@ -416,9 +416,9 @@ class Agent:
         """Refuse to start the daemon if its definition does not list the generation of this image."""
         self.stage, daemon = "exec", self.tree.graph.daemon
         if daemon is not None and daemon.generations:
-            from kolla_mesos_start.daemon import generations  # Few daemons list any.
+            from kolla_mesos_start.daemon.launch import check_generation
 
-            generations.check(self.tree, self.settings.generation, report)
+            check_generation(self.tree, self.settings.generation, report)
 
     def _become_daemon(
         self, prepared: Prepared, report: Report, candidacy: Candidacy | None, result: Result | None

@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from typing import Any
 
     Ids = tuple[int, int, Sequence[int]]  # uid, gid, supplementary groups
@@ -60,16 +60,17 @@ class Child:
         *,
         output: int | str | bytes | None = None,
         inherited: Sequence[int] = (),
+        ignored: Collection[int] = (),
         is_daemon: bool = False,
         outlives_us: bool = False,
     ) -> None:
         """Start the program. Raises OSError if no process can be started.
 
-        It starts with default signals. Its program is searched in the PATH of `environ`. `output`: a
-        descriptor, or the path of a new file, for its standard output; /dev/null is also for its standard
-        error. `inherited`: descriptors besides the standard ones. A daemon keeps our standard input and all
-        that can be inherited, and may take the terminal. Unless it `outlives_us`, the kernel kills it when
-        this process ends.
+        It starts with default signals, except for those `ignored`. Its program is searched in the PATH of
+        `environ`. `output`: a descriptor, or the path of a new file, for its standard output; /dev/null is
+        also for its standard error. `inherited`: descriptors besides the standard ones. A daemon keeps our
+        standard input and all that can be inherited, and may take the terminal. Unless it `outlives_us`, the
+        kernel kills it when this process ends.
         """
         self.status: int | None = None
         self._failure, fail = os.pipe()
@@ -107,7 +108,7 @@ class Child:
                     if os.getppid() != parent:
                         os._exit(127)
                 for signum in SETTABLE:
-                    signal.signal(signum, signal.SIG_DFL)
+                    signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
                 _execute(words, env)
             except OSError as error:

@@ -15,7 +15,7 @@ from typing import Callable
 from kazoo.client import KazooClient
 
 import kolla_mesos_start
-from drills.benchmarks import costs, events, faults, monitoring, openstack, refreshing, scale, starts
+from drills.benchmarks import costs, events, openstack, scale, starts
 from drills.benchmarks.bench import Bench
 from drills.benchmarks.machine import describe
 from drills.benchmarks.table import Row, as_json, as_text
@@ -28,15 +28,11 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "dependency": events.dependency,
     "chain": events.chain,
     "replicas": events.replicas,
-    "sessions": events.sessions,
     "rendering": costs.rendering,
     "starting": costs.starting,
     "running": costs.running,
     "memory": costs.memory,
     "health": starts.health,
-    "refreshing": refreshing.refreshing,
-    "metrics": monitoring.metrics,
-    "faults": faults.faults,
     "scale": scale.scale,
     "openstack": openstack.openstack,
 }

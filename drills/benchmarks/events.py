@@ -115,28 +115,6 @@ def replicas(bench: Bench) -> list[Row]:
     return [Row("20 replicas of a one-time command", " ms", measured, 90, floor, "4 to 6 s", note)]
 
 
-def sessions(bench: Bench) -> list[Row]:
-    """The same with 300 sessions of four processes, up to the moment when each is told to go on."""
-    once = {"command": "true", "run_once": True}
-
-    def waiting() -> float:
-        deployment = bench.deployment(SERVICE, {"once": once}, daemon=None)
-        words = (bench.server.hosts, deployment.prefix, f"/{deployment.id}/{SERVICE}", "75")
-        with crowd(4, "-m", "drills.benchmarks.sessions", *words, number=True) as processes:
-            standing(processes)
-            time.sleep(PAUSE)
-            went_on: list[float] = [moment for times in told(processes, "go\n") for moment in times]
-        assert len(went_on) == 299, went_on
-        return (max(went_on) - changed(bench, f"{deployment.path}/status/global/{ROLE}/once")) * 1000
-
-    floor, measured = in_turn(5, lambda: fan_out(bench, 4, 75), waiting)
-    note = (
-        "4 processes of 75 sessions, each with the agent's own loop, watches, queue and wait in a thread;"
-        " from the server's stamp on `done` to the last verdict that it is done; nothing is run then"
-    )
-    return [Row("300 replicas of a one-time command", " ms", measured, 300, floor, "", note)]
-
-
 def fan_out(bench: Bench, processes: int, each: int) -> float:
     """Milliseconds until the last of so many bare sessions has the new value of a znode."""
     bench.zk.ensure_path("/bench")

@@ -20,8 +20,8 @@ from drills.openstack.deployment import OpenStack
 from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.up.containers import end_all
 from tests import CHECKOUT
-from tests.stack.examples import openstack as programs
-from tests.stack.examples.openstack import SYSTEM_PATH
+from tests.examples import openstack as programs
+from tests.examples.openstack import SYSTEM_PATH
 
 ROUNDS = 3
 LOOK_EVERY = 0.05  # seconds

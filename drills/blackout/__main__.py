@@ -20,7 +20,7 @@ from drills.blackout.cluster import Cluster
 from drills.blackout.drill import EVENTS, Drill, Round, Violation, plan
 from drills.blackout.members import HOSTS, PACKAGES
 from tests.conftest import connected
-from tests.stack.examples.openstack import install_packages
+from tests.examples.openstack import install_packages
 from tests.support.zookeeper import Ensemble
 
 NEW_MOUNT_NAMESPACE = 0x20000  # CLONE_NEWNS, for unshare(2)

@@ -25,7 +25,7 @@ from drills.blackout.members import EXAMPLE, HOSTS, SERVICE, Ports, Refused, sql
 from drills.chaos.run import Link
 from kolla_mesos_start.ctl.up.containers import end_all, processes_of
 from tests.conftest import Deployment
-from tests.stack.examples.openstack import SYSTEM_PATH
+from tests.examples.openstack import SYSTEM_PATH
 from tests.support.local_deployment import LocalDeployment
 from tests.support.tool import operator_client, run_ctl
 from tests.support.waiting import eventually

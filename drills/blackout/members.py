@@ -19,8 +19,8 @@ import yaml
 
 from kolla_mesos_start.ctl.up.containers import end_all, processes_of
 from tests import EXAMPLES
-from tests.stack.examples.keystone import Users
-from tests.stack.examples.openstack import SYSTEM_PATH
+from tests.examples.keystone import Users
+from tests.examples.openstack import SYSTEM_PATH
 from tests.support.processes import command_line
 from tests.support.waiting import eventually
 from tests.support.zookeeper import free_port

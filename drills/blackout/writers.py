@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.stack.examples.openstack import SYSTEM_PATH
+from tests.examples.openstack import SYSTEM_PATH
 
 TABLE = "drill.rows"
 CREATE = f"""

@@ -9,7 +9,7 @@ import json
 import urllib.request
 from typing import Any
 
-from tests.stack.examples.keystone import issue_token, validate_token
+from tests.examples.keystone import issue_token, validate_token
 from tests.support.waiting import eventually
 
 KEYSTONE, GLANCE, PLACEMENT, NEUTRON, NOVA, HEAT, HORIZON = 5000, 9292, 8780, 9696, 8774, 8004, 80

@@ -43,9 +43,9 @@ from tests import CHECKOUT
 from tests.containers import own_host
 from tests.containers.podman import Container, Podman
 from tests.containers.test_quadlet import WITHOUT_SYSTEMD, Unit, generated, quadlet_generator
+from tests.examples.keystone import issue_token, validate_token
 from tests.kolla_ansible import sites
 from tests.kolla_ansible.installed import environment
-from tests.stack.examples.keystone import issue_token, validate_token
 from tests.support.waiting import eventually
 from tests.support.zookeeper import Server
 

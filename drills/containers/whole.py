@@ -16,7 +16,7 @@ from drills.containers.imported import ImportedImages
 from tests import CHECKOUT
 from tests.containers.images import RECIPE as COMMON
 from tests.containers.images import agent_sources, archive, kolla_build, render
-from tests.stack.examples.openstack import PIP, Say, python_for_keystone, run
+from tests.examples.openstack import PIP, Say, python_for_keystone, run
 from tests.support import pins
 
 RECIPE = Path(__file__).with_name("whole")

@@ -34,7 +34,7 @@ from drills.openstack.deployment import OpenStack
 from drills.openstack.test_faults import boots
 from tests import CHECKOUT
 from tests.conftest import connected
-from tests.stack.examples import openstack
+from tests.examples import openstack
 from tests.support.waiting import eventually
 from tests.support.zookeeper import Ensemble
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from tests.stack.examples import openstack
+from tests.examples import openstack
 from tests.support.arrangement import say
 
 

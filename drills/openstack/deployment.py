@@ -24,9 +24,9 @@ from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
 from kolla_mesos_start.definition.strings import LOCAL
+from tests.examples import whole
+from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.stack.cloud import noting
-from tests.stack.examples import whole
-from tests.stack.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.support.local_deployment import LocalDeployment
 from tests.support.tool import operator_client
 from tests.support.waiting import eventually

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from tests import CHECKOUT
-from tests.stack.examples.openstack import PIP, install, kept
+from tests.examples.openstack import PIP, install, kept
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.stem for path in HERE.glob("*.txt"))

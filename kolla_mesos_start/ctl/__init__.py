@@ -6,6 +6,7 @@ Lowest first; each imports only what is above it in this list (`tests/rules/test
     directory       a deployment's directory as data
     zk              a deployment's tree in ZooKeeper
     invocation      options, environment, and the connection of one run of the tool
+    subcommand      how a subcommand is declared
     validate        what is wrong in a directory
     live            a running deployment as one record, why it is not up, and its metrics
     timeline        how a start went

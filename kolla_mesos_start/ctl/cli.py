@@ -25,7 +25,7 @@ from kolla_mesos_start.processes import hide_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kolla_mesos_start.ctl.invocation import Subcommand
+    from kolla_mesos_start.ctl.subcommand import Subcommand
 
 PROGRAM = "kolla_mesos_ctl"
 DESCRIPTION = "Publish, watch, explain and repair the deployments of kolla_mesos_start."
@@ -37,25 +37,21 @@ can be given before or after the command. `kolla_mesos_ctl COMMAND --help` has a
 
 
 class ListedCommand(NamedTuple):
-    """A row of the table of subcommands. `at` is a place that does not follow from the name.
+    """A row of the table of subcommands. `at` is its module in `commands`, and its function there, if that
+    has another name.
 
     The module is imported only when it is used: all modules together take a quarter of a second.
     """
 
     name: str
     summary: str
-    at: str = ""
-
-    @property
-    def place(self) -> str:
-        """A module of `commands`, and the name of its Subcommand."""
-        return self.at or f"{self.name}.SUBCOMMAND"
+    at: str
 
     def load(self) -> Subcommand:
         """Import it. NotInstalled names a package that is missing."""
-        module, _, name = self.place.rpartition(".")
+        module, _, name = self.at.partition(".")
         try:
-            found: Subcommand = getattr(import_module(f"{__package__}.commands.{module}"), name)
+            found: Subcommand = getattr(import_module(f"{__package__}.commands.{module}"), name or self.name)
         except ModuleNotFoundError as missing:
             if not missing.name or missing.name.startswith("kolla_mesos_start"):
                 raise
@@ -66,36 +62,38 @@ class ListedCommand(NamedTuple):
 
 
 SUBCOMMANDS = (
-    ListedCommand("validate", "find everything that is wrong in a directory"),
-    ListedCommand("schema", "print the JSON Schema of a definition, for editors"),
-    ListedCommand("diff", "show what publishing a directory would change"),
-    ListedCommand("publish", "write a directory of definitions, files and variables to ZooKeeper"),
-    ListedCommand("status", "show what each service and each container is doing"),
-    ListedCommand("explain", "explain why a deployment is not up: root causes, and what each blocks"),
-    ListedCommand("wait", "block until services are up and run the published state"),
-    ListedCommand("events", "print what operators did, and with --follow what changes"),
-    ListedCommand("timeline", "show how a start went, and its critical path"),
-    ListedCommand("metrics", "serve the state of a deployment for Prometheus"),
-    ListedCommand("graph", "print the dependencies between commands and daemons"),
-    ListedCommand("restart", "restart the daemons of a service"),
-    ListedCommand("rerun", "make a one-time command run once more"),
-    ListedCommand("adopt", "record a one-time command as done without running it"),
-    ListedCommand("elect", "show which host bootstraps a cluster, or decide it after a loss"),
-    ListedCommand("get", "print the value of a variable as an agent would find it", "variables.GET"),
-    ListedCommand("set", "set a variable, also for one service, or for it on a host", "variables.SET"),
-    ListedCommand("unset", "remove a variable, also of one service, or of it on a host", "variables.UNSET"),
+    ListedCommand("validate", "find everything that is wrong in a directory", "publish"),
+    ListedCommand("schema", "print the JSON Schema of a definition, for editors", "publish"),
+    ListedCommand("diff", "show what publishing a directory would change", "publish"),
+    ListedCommand("publish", "write a directory of definitions, files and variables to ZooKeeper", "publish"),
+    ListedCommand("status", "show what each service and each container is doing", "status"),
     ListedCommand(
-        "remove", "remove a service: its definition, variables, files and status", "removal.REMOVE"
+        "explain", "explain why a deployment is not up: root causes, and what each blocks", "explain"
     ),
-    ListedCommand("reset", "remove the records of containers: one-time commands run again", "removal.RESET"),
-    ListedCommand("snapshot", "save definitions, variables, files and completed commands to one file"),
-    ListedCommand("restore", "restore a snapshot, here or in another ensemble"),
-    ListedCommand("up", "run the whole deployment of a directory on this machine, to try it out"),
-    ListedCommand("manifests", "make the files with which a launcher starts a deployment"),
+    ListedCommand("wait", "block until services are up and run the published state", "wait"),
+    ListedCommand("events", "print what operators did, and with --follow what changes", "history"),
+    ListedCommand("timeline", "show how a start went, and its critical path", "history"),
+    ListedCommand("metrics", "serve the state of a deployment for Prometheus", "metrics"),
+    ListedCommand("graph", "print the dependencies between commands and daemons", "explain"),
+    ListedCommand("restart", "restart the daemons of a service", "variables"),
+    ListedCommand("rerun", "make a one-time command run once more", "one_time"),
+    ListedCommand("adopt", "record a one-time command as done without running it", "one_time"),
+    ListedCommand("elect", "show which host bootstraps a cluster, or decide it after a loss", "elect"),
+    ListedCommand("get", "print the value of a variable as an agent would find it", "variables"),
+    ListedCommand("set", "set a variable, also for one service, or for it on a host", "variables.set_"),
+    ListedCommand("unset", "remove a variable, also of one service, or of it on a host", "variables"),
+    ListedCommand("remove", "remove a service: its definition, variables, files and status", "removal"),
+    ListedCommand("reset", "remove the records of containers: one-time commands run again", "removal"),
     ListedCommand(
-        "import", "make a deployment's directory from kolla-ansible's playbooks", "importing.SUBCOMMAND"
+        "snapshot", "save definitions, variables, files and completed commands to one file", "snapshot"
     ),
-    ListedCommand("completion", "print a script for completion in a shell"),
+    ListedCommand("restore", "restore a snapshot, here or in another ensemble", "snapshot"),
+    ListedCommand("up", "run the whole deployment of a directory on this machine, to try it out", "up"),
+    ListedCommand("manifests", "make the files with which a launcher starts a deployment", "manifests"),
+    ListedCommand(
+        "import", "make a deployment's directory from kolla-ansible's playbooks", "importing.import_"
+    ),
+    ListedCommand("completion", "print a script for completion in a shell", "completion"),
 )
 
 
@@ -157,10 +155,7 @@ class CommandParser(ToolParser):
 
     def fill(self) -> None:
         """Add the arguments and the help."""
-        command = self._listed.load()
-        self.description, self.epilog = command.description, f"example:\n  {command.example}\n"
-        command.add_arguments(self)
-        self.set_defaults(run=command.run)
+        self._listed.load().add_to(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         self.fill()

@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.prompt import Confirm
@@ -117,11 +117,6 @@ def show(out: Console, lines: Iterable[Line]) -> None:
 
 
 DECLINED = 1  # exit status
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """Add the option that skips the question."""
-    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 class Invocation:
@@ -266,15 +261,6 @@ class Invocation:
         return client.session.servers.hint if client is not None and client.connected else ""
 
 
-class Subcommand(NamedTuple):
-    """One subcommand of the tool. `run` returns the exit status, or raises AgentError."""
-
-    description: str
-    example: str
-    add_arguments: Callable[[argparse.ArgumentParser], object]
-    run: Callable[[Invocation], int]
-
-
 def _deployments(client: OperatorClient, prefix: str) -> list[str]:
     above = prefix or "/"
     names = connection.children(client, [above])[above]
@@ -296,8 +282,3 @@ def connection_options(options: argparse.Namespace) -> dict[str, str]:
 
 def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
-
-
-def add_format(parser: argparse._ActionsContainer) -> None:
-    """Add --format, for commands that print data."""
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")

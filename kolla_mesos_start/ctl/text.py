@@ -81,6 +81,7 @@ def seconds(text: str) -> float:
 
 # -- names ----------------------------------------------------------------------------------------
 
+FEW = 3  # names in a line
 SHORTEST_SLIP = 5  # letters; shorter names are too similar
 NEAR = 0.65  # likeness, as difflib has it, at which a name may be meant
 LISTED = 10  # existing names, in a message
@@ -90,6 +91,13 @@ class NotThere(AgentError):
     """A directory, deployment or service that was named and does not exist."""
 
     status = 66
+
+
+def few(names: Iterable[str], limit: int = FEW) -> str:
+    """The first names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - limit} more" if len(found) > limit else ""
+    return ", ".join(found[:limit]) + more
 
 
 def nearest(name: str, others: Iterable[str]) -> str:
@@ -114,8 +122,7 @@ def existing(name: str, names: Iterable[str], others: Iterable[str] = ()) -> str
 
     found = sorted(sorted(names), key=likeness, reverse=True)
     meant = nearest(name, [*found, *others]).strip(" ()")
-    more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-    there = f"there are: {', '.join(found[:LISTED])}{more}" if found else "none exists"
+    there = f"there are: {few(found, LISTED)}" if found else "none exists"
     return f" ({meant}{' ' if meant else ''}{there})"
 
 

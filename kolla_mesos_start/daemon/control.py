@@ -91,54 +91,16 @@ class RequestSocket:
 # -- the commands -----------------------------------------------------------------------------------
 
 
-class Unreachable(Exception):
-    """`text` says why, for the command's output. `is_absent`: nobody listens."""
-
-    def __init__(self, text: str, *, is_absent: bool) -> None:
-        super().__init__(text)
-        self.text, self.is_absent = text, is_absent
-
-
 def refresh(environ: Mapping[str, str]) -> int:
     """Have the registrar refresh the files now, print the result, and return the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        connection = _connect(f"{find_run_dir(environ)}/{REFRESH_SOCKET}", NOT_REFRESHED)
-    except Unreachable as error:
-        print(error.text)
+    connection = _connect(f"{find_run_dir(environ)}/{REFRESH_SOCKET}", NOT_REFRESHED)
+    if isinstance(connection, OSError):
         return 1
     with connection:
         answer = _refreshed(connection)
     status, _, text = answer.decode("utf-8", "replace").partition(" ")
     print(text.strip() or "the daemon ended during the refresh")
     return int(status or 1)
-
-
-def stop(environ: Mapping[str, str], *, with_term: bool) -> int:
-    """Drain the daemon and, `with_term`, end it; print the result in a line, and return the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        connection = _connect(f"{find_run_dir(environ)}/{STOP_SOCKET}", NOTHING_TO_DRAIN)
-    except Unreachable as error:
-        print(error.text)
-        return 0 if error.is_absent and not with_term else 1
-    with connection:
-        signame = environ.get("KOLLA_STOP_SIGNAL") or "SIGTERM"
-        return _drain_and_stop(connection, with_term, signame)
-
-
-def _connect(path: str, absent: str) -> socket.socket:
-    """A connection to the socket at `path`. Raises Unreachable; `absent` is the text if nobody listens."""
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(path)
-    except PermissionError:
-        connection.close()
-        raise Unreachable(DENIED.format(path=path), is_absent=False) from None
-    except OSError as error:
-        connection.close()
-        raise Unreachable(absent.format(path=path, why=cause(error)), is_absent=True) from None
-    return connection
 
 
 def _refreshed(connection: socket.socket) -> bytes:
@@ -157,29 +119,52 @@ def _refreshed(connection: socket.socket) -> bytes:
         answer += part
 
 
-def _drain_and_stop(connection: socket.socket, with_term: bool, signame: str) -> int:
+def stop(environ: Mapping[str, str], *, with_term: bool) -> int:
+    """Drain the daemon and, `with_term`, end it; print the result in a line, and return the exit status."""
+    connection = _connect(f"{find_run_dir(environ)}/{STOP_SOCKET}", NOTHING_TO_DRAIN)
+    if isinstance(connection, OSError):
+        return int(with_term or isinstance(connection, PermissionError))
     answer = b""
-    with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
-        connection.sendall(STOP if with_term else DRAIN)
-    while b"\n" not in answer:
-        part = _received(connection)
-        if not part:
-            print("the daemon, or its registrar, has ended while it was being drained")
+    with connection:
+        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
+            connection.sendall(STOP if with_term else DRAIN)
+        while b"\n" not in answer:
+            part = _received(connection)
+            if not part:
+                print("the daemon, or its registrar, has ended while it was being drained")
+                return 1
+            answer += part
+        line, _, confirmation = answer.partition(b"\n")
+        status, grace, text = line.decode("utf-8", "replace").split(" ", 2)
+        if not with_term:
+            print(text)
+            return int(status)
+        connection.settimeout(float(grace) + MARGIN)
+        try:
+            has_ended = (confirmation or _received(connection)) == ENDED
+        except socket.timeout:
+            signame = environ.get("KOLLA_STOP_SIGNAL") or "SIGTERM"
+            print(f"{text}; the daemon has not ended {float(grace):g} s after {signame}")
             return 1
-        answer += part
-    line, _, confirmation = answer.partition(b"\n")
-    status, grace, text = line.decode("utf-8", "replace").split(" ", 2)
-    if not with_term:
-        print(text)
-        return int(status)
-    connection.settimeout(float(grace) + MARGIN)
-    try:
-        has_ended = (confirmation or _received(connection)) == ENDED
-    except socket.timeout:
-        print(f"{text}; the daemon has not ended {float(grace):g} s after {signame}")
-        return 1
     print(f"{text}; {'the daemon has ended' if has_ended else UNKNOWN}")
     return int(status) if has_ended else 1
+
+
+def _connect(path: str, absent: str) -> socket.socket | OSError:
+    """A connection to the socket at `path`, or why there is none; that is printed (`absent`: nobody listens).
+
+    Ctrl-C ends this process from here on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(path)
+        return connection
+    except OSError as error:
+        connection.close()
+        text = DENIED if isinstance(error, PermissionError) else absent
+        print(text.format(path=path, why=cause(error)))
+        return error
 
 
 def _received(connection: socket.socket) -> bytes:

@@ -24,23 +24,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
-    from typing import Protocol
 
     from kolla_mesos_start.daemon.handoff import Handoff, Stopping
-    from kolla_mesos_start.loop import Interest, Loop
-    from kolla_mesos_start.tree.presence import Presence
+    from kolla_mesos_start.daemon.registrar import Registrar
+    from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Steps
-    from kolla_mesos_start.zookeeper.session import Session
-
-    class Stoppable(Protocol):
-        """The daemon, as its registrar offers it."""
-
-        def stop(self) -> None:
-            """Deregister it, because it will be stopped."""
-
-        def terminate(self) -> None:
-            """Send it its stop signal."""
-
 
 log = Logger(__name__)
 
@@ -54,19 +42,11 @@ class Drain:
     clients may have lost requests. `child`: the command, until its exit status is read.
     """
 
-    def __init__(
-        self,
-        handoff: Handoff,
-        stopping: Stopping,
-        session: Session,
-        loop: Loop,
-        presence: Presence,
-        daemon: Stoppable,
-    ) -> None:
-        self._handoff, self._stopping = handoff, stopping
-        self._session, self._loop, self._presence, self._daemon = session, loop, presence, daemon
+    def __init__(self, registrar: Registrar, handoff: Handoff, stopping: Stopping) -> None:
+        self._registrar, self._handoff, self._stopping = registrar, handoff, stopping
         self._clients: list[socket.socket] = []  # that have sent a request
-        self._socket = RequestSocket(f"{handoff.run_dir}/{STOP_SOCKET}", loop, self._on_connection)
+        path = f"{handoff.run_dir}/{STOP_SOCKET}"
+        self._socket = RequestSocket(path, registrar.loop, self._on_connection)
         self.child: Child | None = None
         self.reset()
 
@@ -88,8 +68,8 @@ class Drain:
     def cut_short(self) -> None:
         """Skip the rest."""
         if self._stages:
-            log.warning("stopping at once: a second signal ended the draining")
             self.failure = "a second signal ended the draining"
+            log.warning("stopping at once: %s", self.failure)
             self._stages.close()
             self._finish()
 
@@ -119,22 +99,21 @@ class Drain:
 
     def _drain(self) -> Generator[None, bool | None, None]:
         """Each `yield` waits for the next event, or for `deadline`."""
-        seconds = self._stopping.drain
+        seconds, presence = self._stopping.drain, self._registrar.presence
         self.deadline = now() + (seconds or WITHDRAW_TIMEOUT)
         if seconds:
             self.reason = f"is no longer registered: load balancers have {seconds:g} s to remove it"
             log.info("draining for %g s", seconds)
-        while now() < self.deadline and (seconds or not self._is_withdrawn()):
+        # Without a connection it can't be deregistered in time.
+        while now() < self.deadline and (
+            seconds or (self._registrar.session.connected and not presence.withdrawn)
+        ):
             yield
-        if seconds and not self._presence.withdrawn:
+        if seconds and not presence.withdrawn:
             self.failure = f"it is still registered after {seconds:g} s: ZooKeeper can't be reached"
             log.warning("%s; stopping all the same", self.failure)
         if self._stopping.argv:
             yield from self._before_stop()
-
-    def _is_withdrawn(self) -> bool:
-        # Without a connection it can't be deregistered in time.
-        return self._presence.withdrawn or not self._session.connected
 
     def _before_stop(self) -> Generator[None, bool | None, None]:
         limit = self._stopping.timeout
@@ -174,12 +153,12 @@ class Drain:
         for connection in self._clients:
             self._answer(connection)
         if self._asked_to_stop:
-            self._daemon.terminate()
+            self._registrar.terminate()
 
     # -- clients: `kolla_mesos_start stop` --------------------------------------------------------
 
     def _on_connection(self, connection: socket.socket) -> None:
-        self._loop.listen(connection.fileno(), partial(self._listen, connection))
+        self._registrar.loop.listen(connection.fileno(), partial(self._listen, connection))
 
     def _answer(self, connection: socket.socket) -> None:
         text = self.failure or "drained"
@@ -200,9 +179,9 @@ class Drain:
             if self.is_over:
                 self._answer(connection)
                 if self._asked_to_stop and not was_asked:
-                    self._daemon.terminate()
+                    self._registrar.terminate()
             else:
-                self._daemon.stop()
+                self._registrar.stop()
                 self.begin()
         else:
             if connection in self._clients:
@@ -210,5 +189,5 @@ class Drain:
             self._drop(connection)
 
     def _drop(self, connection: socket.socket) -> None:
-        self._loop.ignore(connection.fileno())
+        self._registrar.loop.ignore(connection.fileno())
         connection.close()

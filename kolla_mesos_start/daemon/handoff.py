@@ -1,6 +1,7 @@
 """Starts the registrar, and defines the records that pass between it and agents.
 
-Only records and system calls: the registrar keeps this module in memory for months.
+First its records, then how the agent starts its process, then what that process does first. It takes over
+the session once the agent's connection is closed, and keeps this module in memory for months.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 
-from kolla_mesos_start.processes import fork, memfd
+from kolla_mesos_start.errors import AgentError, where
+from kolla_mesos_start.log import Logger, configure
+from kolla_mesos_start.processes import Child, fork, hide_memory, memfd
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -32,7 +34,7 @@ IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # Given to `python`. The argument before the import paths is for `ps`.
 BOOT = (
     "import sys; sys.path[:] = sys.argv[3:]; "
-    "from kolla_mesos_start.daemon.boot import main; main(int(sys.argv[1]))"
+    "from kolla_mesos_start.daemon.handoff import main; main(int(sys.argv[1]))"
 )
 
 # The environment variables that it keeps, for its interpreter, resolver and TLS, and for identification.
@@ -95,14 +97,14 @@ class Refreshed(NamedTuple):
 class Handoff(NamedTuple):
     """Everything that the registrar needs, in plain types for marshal.
 
-    `timeout` is the session's, in seconds. `registration` is a Registration,
-    `container` a report.StatusZnode, `check` a readiness.Check, `check_ids` (uid, gid, groups) or None,
-    `refreshing` a Refreshing or None, `stopping` a Stopping or None, `election` an
-    election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's path in its
-    definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole environment,
-    if a restart passes through an election. `logs`: how to read the container's log.
-    `stop_signal`: see Settings. `manager`: the notify
-    socket of an outer service manager, or empty; `of_manager`: what else it gives to the daemon.
+    `servers` are the arguments of session.Servers, `session` its id, password, zxid and timeout in seconds.
+    `registration` is a Registration, `container` a report.StatusZnode, `check` a readiness.Check,
+    `check_ids` (uid, gid, groups) or None, `refreshing` a Refreshing or None, `stopping` a Stopping or None,
+    `election` an election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's
+    path in its definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole
+    environment, if a restart passes through an election. `logs`: how to read the container's log.
+    `stop_signal`: see Settings. `manager`: the notify socket of an outer service manager, or empty;
+    `of_manager`: what else it gives to the daemon.
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
@@ -110,16 +112,8 @@ class Handoff(NamedTuple):
     TERM and KILL, and `argv` restarts it.
     """
 
-    hosts: Sequence[tuple[str, int]]
-    chroot: str
-    session_id: int
-    session_password: bytes
-    zxid: int
-    timeout: float
-    auth: Sequence[tuple[str, str]]
-    ca: str | None
-    cert: str | None
-    key: str | None
+    servers: tuple[Any, ...]
+    session: tuple[int, bytes, int, float]
     registration: tuple[Any, ...]
     container: tuple[Any, ...]
     service: str
@@ -159,15 +153,33 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     exec_fd, held = os.pipe()
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
+    ignored = {*IGNORED_SIGNALS, handoff.stop_signal}
+
+    def detach() -> None:
+        os.setsid()
+        argv = _argv(record, handoff.service)
+        try:
+            Child(argv, _environ(), inherited=fds, ignored=ignored, outlives_us=True).started()
+        except OSError as error:
+            os._exit(error.errno or errno.EAGAIN)
+        os._exit(0)
+
+    def await_detached() -> None:
+        with contextlib.suppress(ChildProcessError):  # The parent of the agent may ignore SIGCHLD.
+            number = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
+            if number:
+                number = max(number, errno.EAGAIN)  # It may have been killed.
+                raise OSError(number, os.strerror(number))
+
     try:
-        child = fork(partial(_detach, _argv(record, handoff.service), fds, handoff.stop_signal))
+        between = fork(detach)
     except OSError:
         os.close(held)
         raise
     finally:
         os.close(record)
         os.close(exec_fd)
-    return held, partial(_await_parent, child)
+    return held, await_detached
 
 
 def supervise(handoff: Handoff) -> NoReturn:
@@ -175,7 +187,8 @@ def supervise(handoff: Handoff) -> NoReturn:
     record = _recorded(handoff)
     for fd in (record, handoff.lock_fd, handoff.pidfd, handoff.notify_fd):
         os.set_inheritable(fd, True)
-    _exec(_argv(record, handoff.service))
+    argv = _argv(record, handoff.service)
+    os.execve(argv[0], argv, _environ())
 
 
 def _recorded(handoff: Handoff) -> int:
@@ -189,40 +202,8 @@ def _argv(record: int, service: str) -> list[str]:
     return python(BOOT, str(record), f"registrar of {service}")
 
 
-def _exec(argv: list[str]) -> NoReturn:
-    environ = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
-    os.execve(argv[0], argv, environ)
-
-
-def _await_parent(parent: int) -> None:
-    """Wait for the end of the process between agent and registrar."""
-    with contextlib.suppress(ChildProcessError):  # the parent of the agent may ignore SIGCHLD
-        if os.waitpid(parent, 0)[1] != 0:
-            raise OSError(errno.EAGAIN, "no process can be started")
-
-
-def _detach(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
-    os.setsid()
-    fork(partial(_become, argv, fds, stop_signal))
-    os._exit(0)
-
-
-def _become(argv: list[str], fds: Sequence[int], stop_signal: int) -> NoReturn:
-    try:
-        for signum in signal.valid_signals():
-            if callable(signal.getsignal(signum)):
-                signal.signal(signum, signal.SIG_DFL)
-        for ignored in {*IGNORED_SIGNALS, stop_signal}:
-            signal.signal(ignored, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for fd in fds:
-            os.set_inheritable(fd, True)
-        _exec(argv)
-    except OSError as error:
-        os.write(
-            2, f"{argv[0]} can't be executed: {error.strerror}; the daemon stays unregistered\n".encode()
-        )
-        os._exit(127)
+def _environ() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
 
 
 def plain(value: Any) -> Any:
@@ -248,3 +229,59 @@ def python(code: str, *words: str) -> list[str]:
     strange = {"", cwd, *map(os.path.normpath, given)}
     paths = dict.fromkeys([*(path for path in sys.path if path not in strange), *own])
     return [sys.executable, "-I", "-S", "-c", code, *words, *paths]
+
+
+# -- the registrar's process -------------------------------------------------------------------------------
+
+
+def main(record: int) -> None:
+    """Run the registrar; `record` is the descriptor of its handoff."""
+    try:
+        _live(record)
+    except Exception as defect:
+        for line in (*where(defect), "this is a defect of the registrar: please report it with these lines"):
+            Logger(__name__).error("%s", line)
+        os._exit(AgentError.status)
+
+
+def _live(record: int) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:  # only for `ps`
+        comm.write("kolla_registrar")
+    hide_memory()  # After this, the name can't be written.
+    with open(record, "rb") as file:
+        handoff = Handoff(*marshal.load(file))
+    for signum in (*IGNORED_SIGNALS, handoff.stop_signal):
+        # Not SIG_IGN: the command of a check would inherit that.
+        signal.signal(signum, lambda number, frame: None)
+    _close_others(handoff)
+    if handoff.supervised:
+        from kolla_mesos_start.daemon.supervise import Supervisor
+
+        os._exit(Supervisor(handoff).run())
+    from kolla_mesos_start.daemon.registrar import Registrar
+
+    registrar = Registrar(handoff)
+    # While the agent is connected, the two connections would close each other.
+    if os.read(handoff.exec_fd, len(NO_DAEMON)):
+        return  # The agent itself removes the registration.
+    os.close(handoff.exec_fd)
+    registrar.run()
+
+
+def _close_others(handoff: Handoff) -> None:
+    """Close the descriptors that the agent was started with, and configure the log."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    if not handoff.supervised:  # A daemon that is started again needs those of the first one.
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+    # One of the others may be a pipe, and another process wait for its end.
+    own = {handoff.lock_fd, handoff.pidfd, handoff.notify_fd, handoff.exec_fd}
+    # Another daemon gets the sockets of the first one.
+    sockets = int(handoff.of_manager.get("LISTEN_FDS", 0)) if handoff.supervised else 0
+    kept = {0, 1, 2, *own, *range(3, 3 + sockets)}
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        with contextlib.suppress(OSError):  # The descriptor of this listing is already closed.
+            os.close(fd)
+    for fd in own - {-1}:
+        os.set_inheritable(fd, False)  # Programs that are started from here must not get it.
+    configure(handoff.loglevel, handoff.json_logs)

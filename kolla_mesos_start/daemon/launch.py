@@ -21,13 +21,16 @@ from kolla_mesos_start.errors import (
     CannotWrite,
     CannotWriteYet,
     NotFound,
+    Retired,
     Stopped,
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import PR_SET_CHILD_SUBREAPER, Child, pidfd_open, prctl, signal_name
 from kolla_mesos_start.settings import OF_MANAGER
+from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.znodes import Znodes
+from kolla_mesos_start.zookeeper.ephemerals import OURS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
+    from kolla_mesos_start.definition.model import Command
     from kolla_mesos_start.election.records import Membership
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.presence import Registration
+    from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.zookeeper.client import Client
 
 
@@ -211,16 +216,8 @@ class Launch:
         ready = self._step.command.ready
         assert ready is not None
         return Handoff(
-            hosts=list(servers.hosts),
-            chroot=servers.chroot,
-            session_id=session.id,
-            session_password=session.password,
-            zxid=session.zxid,
-            timeout=session.timeout,
-            auth=servers.auth,
-            ca=servers.ca,
-            cert=servers.cert,
-            key=servers.key,
+            servers=(servers.hosts, servers.chroot, servers.auth, servers.ca, servers.cert, servers.key),
+            session=(session.id, session.password, session.zxid, session.timeout),
             registration=self._registration,
             container=self._report.shown,
             service=settings.service_name,
@@ -297,6 +294,26 @@ class Launch:
             if error.strerror == os.strerror(error.errno or 0):
                 why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
             raise kind(why, command=self._path) from error
+
+
+def check_generation(tree: StatusTree, image: str | None, report: Report) -> None:
+    """Raise Retired if the daemon must not be started, Changed if its definition is not the published one."""
+    daemon = tree.graph.daemon
+    assert daemon is not None
+    refuse_retired(daemon, image)
+    # Exclusive dependencies must see this container before its daemon starts.
+    shown = report.ephemeral
+    shown.write_after = 0.0
+    tree.client.loop.wait(lambda: tree.client.connected and shown.owner == OURS)
+    tree.client.read([tree.znodes.definition])  # Its reply comes after all earlier watch events.
+    if changed := tree.changed():
+        raise Changed(f"{changed} has changed since it was read")
+
+
+def refuse_retired(daemon: Command, image: str | None) -> None:
+    """Raise Retired if the daemon is not for images of that generation."""
+    if daemon.generations and image not in daemon.generations:
+        raise Retired(image, daemon.generations, command=daemon.path)
 
 
 def _addresses(facts: Mapping[str, Any]) -> list[str]:

@@ -82,13 +82,13 @@ def refresh(
     if on_change is None:
         return Refreshed(prepared.seen, "", listed, note=NO_LONGER, needs_restart=True)
     if on_change.kind == "restart":
-        from kolla_mesos_start.daemon import generations  # Few daemons are restarted.
+        from kolla_mesos_start.daemon.launch import refuse_retired  # Few daemons are restarted.
 
-        generations.refuse(graph.daemon, settings.generation)
+        refuse_retired(graph.daemon, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
     # The files on disk don't decide alone: somebody may have edited one by hand.
     digests = {**(notified or {}), **prepared.digests}
-    placed = _place(preparer, prepared, command, digests != notified, check_wanted)
+    placed = _place(preparer, prepared, command, digests != notified, notified is None, check_wanted)
     is_same = prepared.step.start_digest == started
     kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
@@ -111,11 +111,13 @@ def _place(
     prepared: Prepared,
     command: Sequence[str] | None,
     is_new: bool,
+    is_mixed: bool,
     check_wanted: Callable[[], object],
 ) -> Sequence[Content]:
     """Place the files; returns those that changed. Restores them if the daemon can't be notified.
 
-    `is_new`: the daemon must be notified even if no file changes.
+    `is_new`: the daemon must be notified even if no file changes. `is_mixed`: a killed refresh may have
+    placed some files. Then the new ones stay: with old ones they would be mixed again.
     """
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with FileChecks(loop, service, prepared) as checks:
@@ -125,6 +127,7 @@ def _place(
             if command and (placed or is_new):
                 checks.notify(command)
         except AgentError:
-            restore(placed)
+            if not is_mixed:
+                restore(placed)
             raise
     return placed

@@ -17,7 +17,7 @@ from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import Child, memfd, pidfd_open
+from kolla_mesos_start.processes import Child, memfd
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
@@ -30,32 +30,16 @@ from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Mapping
-    from typing import Any, Protocol
+    from collections.abc import Collection, Generator
+    from typing import Any, TypeVar
 
+    from kolla_mesos_start.daemon.registrar import Registrar
     from kolla_mesos_start.daemon.rollout import Rollout
-    from kolla_mesos_start.loop import Loop
+    from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.client import Seen
-    from kolla_mesos_start.zookeeper.session import Session
 
-    class DaemonControl(Protocol):
-        """What a refresher needs from the registrar of a daemon."""
-
-        def notify(self, kind: str, signame: str) -> str:
-            """Notify it of new files by a signal or a restart; returns why that failed, or empty text."""
-
-        def set_facts(self, facts: bytes) -> None:
-            """Publish what the container is based on now."""
-
-        def is_ready(self) -> bool:
-            """Whether it is ready."""
-
-        def confirm(self, after: float) -> None:
-            """Check it after that instant."""
-
-        def confirmed(self) -> bool:
-            """Whether it has been ready since then."""
-
+    T = TypeVar("T")
+    Story = Generator[Interest, None, T]
 
 log = Logger(__name__)
 
@@ -66,113 +50,53 @@ QUIET, SHORT_QUIET, LONGEST = 1.0, 0.2, 10.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 SETTLE = 1.0  # seconds after which a notified daemon must be ready
 NAME = "kolla_mesos_start refresh"
-
-IDLE, WAITING, RENDERING, SETTLING = "idle", "waiting", "rendering", "settling"
-
 BOOT = (
     "import sys; sys.path[:] = sys.argv[4:]; "
     "from kolla_mesos_start.agent import refresh; refresh(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
 
-class RefreshProcess:
-    """The agent that renders and places the files."""
-
-    def __init__(self, loop: Loop, environ: Mapping[str, str]) -> None:
-        self._child: Child | None = None
-        self._loop, self._environ = loop, environ
-
-    def start(self, order: tuple[Any, ...], on_end: Callable[[int, Refreshed | None], object]) -> None:
-        """Start it. Raises OSError.
-
-        `on_end` is called with its exit status and its report (see `read_report`), unless it is killed here.
-        """
-        fds: list[int] = []
-        try:
-            for name in ("order", "report"):
-                fds.append(memfd(name))
-            ordered, report = fds
-            os.write(ordered, marshal.dumps(order))
-            os.lseek(ordered, 0, os.SEEK_SET)
-            argv = python(BOOT, *map(str, fds), NAME)
-            self._child = Child(argv, self._environ, output=2, inherited=fds).started()
-            pidfd = pidfd_open(self._child.pid)
-        except OSError:
-            for fd in fds:
-                os.close(fd)
-            self.kill()
-            raise
-        os.close(ordered)
-        self._loop.listen(pidfd, partial(self._on_end, pidfd, report, on_end))
-
-    def kill(self) -> None:
-        """Kill it, if it runs."""
-        if self._child:
-            self._child.kill()
-
-    @property
-    def pid(self) -> int | None:
-        """Its pid while it runs."""
-        return self._child.pid if self._child and self._child.status is None else None
-
-    def _on_end(self, pidfd: int, report: int, on_end: Callable[[int, Refreshed | None], object]) -> None:
-        self._loop.ignore(pidfd)
-        os.close(pidfd)
-        if self._child and self._child.status is None:  # Otherwise it was killed: the daemon has ended.
-            on_end(os.waitstatus_to_exitcode(self._child.wait() or 0), read_report(report))
-
-
 class Refresher:
     """Refreshes one daemon; a source of the loop.
 
-    `reason` describes the last or the next refresh; `code`: see `report`. With a `rollout`, other instances
-    may be first.
+    `reason` describes the last or the next refresh; `code`: see `report`. `child`: the agent that renders.
+    With a `rollout`, other instances may be first.
     """
 
-    interest = None
-
     def __init__(
-        self,
-        session: Session,
-        loop: Loop,
-        order: Refreshing,
-        run_dir: str,
-        daemon: DaemonControl,
-        rollout: Rollout | None = None,
+        self, registrar: Registrar, order: Refreshing, run_dir: str, rollout: Rollout | None = None
     ) -> None:
         self.reason = self.code = ""
-        self._rollout = rollout
-        self._session, self._loop, self._order, self._daemon = session, loop, order, daemon
-        self._stage = IDLE
-        self._settles_by = -math.inf  # until when the next refresh waits for a notified daemon
-        self._unconfirmed = False  # The daemon was notified, and no check has passed since.
-        self._not_notified = False  # The daemon may have new files without having been notified.
-        self._killed = 0  # how many refreshes in a row
+        self.child: Child | None = None
+        self.interest: Interest = None
+        self.deadline = math.inf
+        self._registrar, self._session, self._loop = registrar, registrar.session, registrar.loop
+        self._order, self._rollout = order, rollout
         self._known: Seen = dict(order.seen)
         self._unsure: set[tuple[str, bool]] = set()  # changed while a refresh runs
         self._first = self._due = math.inf  # when something has first changed, and when to refresh
-        self._process = RefreshProcess(loop, order.environ)
+        self._settles_by = -math.inf  # until when the next refresh waits for a notified daemon
+        self._unconfirmed = False  # The daemon was notified, and no check has passed since.
+        self._not_notified = False  # The daemon may have new files without having been notified.
         self._note, self._needs_restart = "", False
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
         self._served: list[socket.socket] = []  # clients that have asked for the running one
-        self._socket = RequestSocket(f"{run_dir}/{REFRESH_SOCKET}", loop, self._on_connection)
-        session.on_connected(self._look_at_all)
-        session.on_watch(self._fired)
+        self._socket = RequestSocket(f"{run_dir}/{REFRESH_SOCKET}", self._loop, self._on_connection)
+        self._story = self._live()
+        self._session.on_connected(self._look_at_all)
+        self._session.on_watch(self._fired)
 
-    @property
-    def deadline(self) -> float:
-        """When a refresh is due."""
-        return math.inf if self._stage == RENDERING else max(self._due, self._settles_by)
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of the agent that is rendering."""
-        return self._process.pid
+    def run(self, ready: bool) -> None:
+        """Go on as far as possible."""
+        if ready or not self.interest:
+            self.interest = next(self._story)
+        if self._rollout:
+            self._rollout.run(self._registrar.readiness.ready)
 
     def close(self) -> None:
         """Stop: the daemon has ended."""
         self._socket.close()
-        self._process.kill()
+        self._story.close()
 
     # -- what changes ---------------------------------------------------------------------------
 
@@ -208,7 +132,7 @@ class Refresher:
         if self._known.get(key, zxid) == zxid:
             return
         log.debug("%s has changed", key[0])
-        if self.pid is not None:
+        if self.child:
             self._unsure.add(key)  # The running refresh may have read the new value.
             return
         self._known[key] = zxid
@@ -230,78 +154,91 @@ class Refresher:
 
     # -- a refresh ------------------------------------------------------------------------------
 
-    def run(self, ready: bool) -> None:
-        """Begin a refresh that is due; finish one whose daemon is ready again."""
-        if self._unconfirmed and self._stage != RENDERING and self._daemon.confirmed():
-            self._unconfirmed = False
-            if self._stage == SETTLING:
-                self._finish(0, "")
-            elif self._rollout:
-                self._rollout.give_back()
-        if self._stage != RENDERING and now() >= self._settles_by:
-            if self._asking:
-                self.start()  # A requested refresh does not wait for its turn.
-            elif now() >= self._due:
-                self._stage, self._due, self._first = WAITING, math.inf, math.inf
-                if self._rollout:
-                    self._rollout.want()
-        if self._stage == WAITING and self._is_our_turn():
-            self.start()
-        if self._rollout:
-            self._rollout.run(self._daemon.is_ready())
+    def _live(self) -> Story[None]:
+        """Refresh again and again. A `yield` waits for the next event, or for a descriptor."""
+        killed = 0  # refreshes in a row
+        while True:
+            yield from self._until_due()
+            yield from self._until_our_turn()
+            # Even if the daemon is not ready: new files may make it ready.
+            self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
+            self._served, self._asking = self._asking, []
+            found, status, failure = yield from self._render()
+            self.child = None
+            self._adopt(found or Refreshed({}, failure))
+            if found is None:
+                delay = retry_after(killed)
+                killed += 1
+                failure = f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}"
+                self._finish(max(status, 1), failure, keeps_turn=not delay)
+                self._due = min(self._due, now() + delay)
+                continue
+            killed = 0
+            if found.failure:
+                self._finish(max(status, 1), found.failure)
+            elif found.kind and (found.written or self._not_notified or found.digests != self._order.digests):
+                self._notify(found)
+            elif self._unconfirmed:
+                self._await_ready()
+            else:
+                self._finish(0, found.note or "nothing has changed in its files")
 
-    def _is_our_turn(self) -> bool:
-        if self._rollout is None or self._rollout.has_turn:
-            return True
-        if self._rollout.waiting_for:
-            self.reason = f"its files are to be refreshed: {self._rollout.waiting_for}"
-            self.code = REFRESH_FAILED if self._rollout.refusal else REFRESH_PENDING
-        return False
-
-    def start(self) -> None:
-        """Start the agent that renders, even if the daemon is not ready: new files may make it ready."""
+    def _until_due(self) -> Story[None]:
+        """Wait for a change or a client, and for a daemon that was notified, but not longer than LONGEST."""
+        while True:
+            if self._unconfirmed and self._registrar.readiness.confirmed:
+                self._unconfirmed = False
+                if self._settles_by > -math.inf:
+                    self._finish(0, "")
+                elif self._rollout:
+                    self._rollout.give_back()
+            self.deadline = max(self._due, self._settles_by)
+            if now() >= self.deadline:
+                break
+            yield None
         self._answer(
             1, "the daemon was notified, and has not become ready since; its files are refreshed again"
         )
-        if self._rollout:
-            self._rollout.take()
-        self._stage, self._due, self._first = RENDERING, math.inf, math.inf
-        self._served, self._asking = self._asking, []
-        election = dict(self._order.election) if self._order.election else None
-        notified = None if self._not_notified else dict(self._order.digests)
-        order = (dict(self._order.listed), self._order.started, notified, os.getpid(), election)
+
+    def _until_our_turn(self) -> Story[None]:
+        rollout = self._rollout
+        while rollout and not (self._asking or rollout.has_turn):  # A requested refresh does not wait.
+            if now() >= self._due:
+                rollout.want()  # Again after each change, in case that ZooKeeper has refused it.
+                self._due = self._first = math.inf
+            if rollout.waiting_for:
+                self.reason = f"its files are to be refreshed: {rollout.waiting_for}"
+                self.code = REFRESH_FAILED if rollout.refusal else REFRESH_PENDING
+            self.deadline = self._due
+            yield None
+        if rollout:
+            rollout.take()
+        self._due = self._first = self.deadline = math.inf
+
+    def _render(self) -> Story[tuple[Refreshed | None, int, str]]:
+        """Run the agent that renders: its report, its exit status, and why there is no report."""
+        order, fds = self._order, list[int]()
+        election = dict(order.election) if order.election else None
+        notified = None if self._not_notified else dict(order.digests)
         try:
-            self._process.start(order, self._on_end)
+            for name in ("order", "report"):
+                fds.append(memfd(name))
+            ordered = (dict(order.listed), order.started, notified, os.getpid(), election)
+            os.write(fds[0], marshal.dumps(ordered))
+            os.lseek(fds[0], 0, os.SEEK_SET)
+            argv = python(BOOT, *map(str, fds), NAME)
+            self.child = child = Child(argv, order.environ, output=2, inherited=fds).started()
+            yield from child.run()
+            found = read_report(fds[1])
         except OSError as error:
-            self._try_again(1, f"it can't be started: {error.strerror}")
-            return
-        self.reason, self.code = "its files are being refreshed", REFRESH_RUNNING
-
-    def _on_end(self, status: int, reported: Refreshed | None) -> None:
-        is_cut_short = reported is None
+            return None, 1, f"it can't be started: {error.strerror}"
+        finally:
+            for fd in fds:
+                os.close(fd)
+        status = os.waitstatus_to_exitcode(child.status or 0)
         # A killed refresh may have placed files, perhaps not all, without notifying the daemon.
-        self._not_notified = self._not_notified or is_cut_short
-        self._killed = self._killed if is_cut_short else 0
-        found = reported or Refreshed({}, ending(status))
-        self._adopt(found)
-        if is_cut_short:
-            self._try_again(max(status, 1), found.failure)
-        elif found.failure:
-            self._finish(max(status, 1), found.failure)
-        elif found.kind and (found.written or self._not_notified or found.digests != self._order.digests):
-            self._notify(found)
-        elif self._unconfirmed:
-            self._await_ready()
-        else:
-            self._finish(0, found.note or "nothing has changed in its files")
-
-    def _try_again(self, status: int, failure: str) -> None:
-        """Finish a refresh that failed for a reason outside the published data, and schedule another one."""
-        delay = retry_after(self._killed)
-        self._killed += 1
-        text = f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}"
-        self._finish(status, text, keeps_turn=not delay)
-        self._due = now() + delay
+        self._not_notified = self._not_notified or found is None
+        return found, status, ending(status)
 
     def _adopt(self, found: Refreshed) -> None:
         """Watch everything that was read; after a failure also what was read before: any change may help."""
@@ -312,14 +249,14 @@ class Refresher:
             self._order = self._order._replace(listed=found.listed)
             self._note, self._needs_restart = found.note, found.needs_restart
             if found.facts:
-                self._daemon.set_facts(found.facts)
+                self._registrar.reporter.report.renew(found.facts)
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
         unsure, self._unsure = self._unsure, set()
         for key in (changed | unsure) & self._known.keys():
             self._look(*key)
 
     def _notify(self, found: Refreshed) -> None:
-        failure = self._daemon.notify(found.kind, found.signal)
+        failure = self._registrar.notify(found.kind, found.signal)
         self._not_notified = bool(failure)
         self._order = self._order._replace(digests=found.digests)
         if failure:
@@ -328,23 +265,20 @@ class Refresher:
         log.info(
             "refreshed %s; the daemon was notified (%s)", ", ".join(found.written) or "before", found.kind
         )
-        self._daemon.confirm(now() + SETTLE)
+        self._registrar.readiness.confirm(now() + SETTLE)
         self._loop.call_at(now() + SETTLE, lambda: None)
         self._unconfirmed = True
         self._await_ready()
 
     def _await_ready(self) -> None:
-        """Wait until the daemon is ready. The next refresh does not wait longer than `_settles_by`."""
-        self._stage, self.code = SETTLING, REFRESH_SETTLING
         self.reason = "its files were refreshed, and its check has not passed since"
-        self._settles_by = now() + LONGEST
+        self.code, self._settles_by = REFRESH_SETTLING, now() + LONGEST
 
     def _finish(self, status: int, text: str, *, keeps_turn: bool = False) -> None:
         """End the refresh; a status other than 0 means that it failed, because of `text`."""
+        self._settles_by = -math.inf
         if status:
             log.warning("the refresh of the daemon's files failed: %s", text)
-        self._stage, self._settles_by = IDLE, -math.inf
-        if status:
             self.reason, self.code = f"the refresh of its files failed: {text}", REFRESH_FAILED
         else:
             self.reason, self.code = self._note, RESTART if self._needs_restart else ""
@@ -361,7 +295,7 @@ def retry_after(killed: int) -> float:
 
 def read_report(report: int) -> Refreshed | None:
     """The report of a refresh; None if it was killed before the report was complete."""
-    with open(report, "rb") as file:
+    with open(report, "rb", closefd=False) as file:
         file.seek(0)
         try:
             return Refreshed(*marshal.load(file))

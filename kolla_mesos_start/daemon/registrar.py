@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kolla_mesos_start.daemon.handoff import Handoff
     from kolla_mesos_start.daemon.readiness import Probe
     from kolla_mesos_start.daemon.refresher import Refresher
-    from kolla_mesos_start.daemon.rollout import Rollout
     from kolla_mesos_start.election.participant import Participant
     from kolla_mesos_start.health import Stage
 
@@ -49,25 +48,26 @@ class Registrar:
 
     def __init__(self, handoff: Handoff) -> None:
         self.loop = Loop()
+        session_id, password, zxid, timeout = handoff.session
         self.session = Session(
-            Servers(handoff.hosts, handoff.chroot, handoff.auth, handoff.ca, handoff.cert, handoff.key),
-            min(LONGEST_SESSION, handoff.timeout),
-            session_id=handoff.session_id,
-            password=handoff.session_password,
-            zxid=handoff.zxid,
+            Servers(*handoff.servers),
+            min(LONGEST_SESSION, timeout),
+            session_id=session_id,
+            password=password,
+            zxid=zxid,
         )
         self.session.on_fault(_warn_of_fault)
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._rules = _check(handoff), Check(*handoff.check)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
         self.readiness = Readiness(self._rules, self._check, self._started, handoff.daemon)
-        state_file = StateFile.inherit(handoff.run_dir, handoff.lock_fd)
-        report = Report(state_file, handoff.command)
+        report = Report(StateFile.inherit(handoff.run_dir, handoff.lock_fd), handoff.command)
         report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
         self.reporter = StatusReporter(report, handoff.command, self._started)
         self.ended = False
         self._participant = self._take_part(handoff) if handoff.election else None
-        self._senders, self._manager = _senders(handoff), Manager(handoff.manager)
+        own_uids = {os.geteuid(), *(handoff.check_ids or ())[:1]}
+        self._senders, self._manager = Senders(handoff.daemon, own_uids), Manager(handoff.manager)
         self._notify_socket = NotifySocket(handoff.notify_fd, self._senders)
         for source in (self.session, self.readiness, self.presence.ephemerals, self.reporter):
             self.loop.add(source)
@@ -77,6 +77,41 @@ class Registrar:
         self._refresher = self._follow(handoff) if handoff.refreshing else None
         self.drain = self._prepare_drain(handoff) if handoff.stopping else None
 
+    def _take_part(self, handoff: Handoff) -> Participant:
+        from kolla_mesos_start.election.participant import Participant
+        from kolla_mesos_start.election.records import Membership
+
+        def end(kill: bool) -> None:
+            # Its parent, or the container, ends its other processes.
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else self._stop_signal)
+
+        order = Membership(*handoff.election or ())
+        participant = Participant(self.session, self.presence, lambda: self.readiness, order, end)
+        self.loop.add(participant)
+        return participant
+
+    def _follow(self, handoff: Handoff) -> Refresher:
+        from kolla_mesos_start.daemon.refresher import Refresher
+
+        order, rollout = Refreshing(*handoff.refreshing or ()), None
+        if order.width is not None:
+            from kolla_mesos_start.daemon.rollout import Rollout
+            from kolla_mesos_start.tree.znodes import Znodes
+
+            member = Registration(*handoff.registration).member
+            rollout = Rollout(self.session, self.presence.acl, Znodes(*order.znodes), member, order.width)
+        refresher = Refresher(self, order, handoff.run_dir, rollout)
+        self.loop.add(refresher)
+        return refresher
+
+    def _prepare_drain(self, handoff: Handoff) -> Drain:
+        from kolla_mesos_start.daemon.drain import Drain
+
+        drain = Drain(self, handoff, Stopping(*handoff.stopping or ()))
+        self.loop.add(drain)
+        return drain
+
     def run(self) -> int:
         """Run until the daemon has ended."""
         self.loop.wait(self.step)
@@ -84,33 +119,36 @@ class Registrar:
         return 0
 
     @property
-    def children(self) -> set[int | None]:
-        """The pids of children whose end is awaited: the command of a check, and a refresh."""
-        check = self._check.child if isinstance(self._check, CommandCheck) else None
-        before_stop = self.drain.child if self.drain else None
-        running = {child.pid for child in (check, before_stop) if child and child.status is None}
-        return {*running, self._refresher.pid if self._refresher else None}
+    def children(self) -> set[int]:
+        """The pids of children whose end is awaited: the command of a check or before a stop, a refresh."""
+        check = self._check if isinstance(self._check, CommandCheck) else None
+        found = [each.child for each in (check, self.drain, self._refresher) if each]
+        return {child.pid for child in found if child and child.status is None}
 
     def step(self) -> bool:
         """Publish the daemon's readiness; called after every event. Returns whether the daemon has ended."""
         if not self.ended:
+            ready, draining = self.readiness.ready, self.drain.reason if self.drain else ""
             admitted = self._participant is None or self._participant.admitted
-            draining = self.drain.reason if self.drain else ""
-            stopping = self._stopping or self.readiness.announced_stop
-            self._manager.show(self.readiness.ready and admitted, stopping)
+            self._manager.show(ready and admitted, self._stopping or self.readiness.announced_stop)
             # The report comes first: `wait` must know what a ready instance runs.
-            recorded = not self.readiness.ready or self.reporter.report.show_now()
-            self.presence.show(self.readiness.ready and admitted and not draining, recorded=recorded)
-            if draining:
-                self.reporter.show_draining(draining)
-            elif self.readiness.ready and self.presence.denied:
-                self.reporter.show_denied(self.presence.denied)
-            else:
-                reason, code = self.readiness.reason, self.readiness.code
-                if self._refresher and not reason:
-                    reason, code = self._refresher.reason, self._refresher.code
-                self.reporter.show(self.readiness.ready, reason, self.readiness.stopped, code)
+            recorded = not ready or self.reporter.report.show_now()
+            self.presence.show(ready and admitted and not draining, recorded=recorded)
+            self._report(draining)
         return self.ended
+
+    def _report(self, draining: str) -> None:
+        readiness, show = self.readiness, self.reporter.show
+        if draining:
+            show("draining", draining)
+        elif not readiness.ready:
+            show("unready", readiness.reason, readiness.code, stopped=readiness.stopped)
+        elif self.presence.denied:
+            show("starting", f"not registered: {self.presence.denied}")
+        elif self._refresher:
+            show("ready", self._refresher.reason, self._refresher.code)
+        else:
+            show("ready", "")
 
     def stop(self) -> None:
         """Deregister the daemon, because it will be stopped."""
@@ -121,6 +159,58 @@ class Registrar:
         """Deregister the daemon until it becomes ready again."""
         self.readiness.stop()
         self.presence.show(ready=False)
+
+    def terminate(self) -> None:
+        """Send the daemon its stop signal."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, self._stop_signal)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            log.warning("the daemon can't be sent its stop signal: %s", error.strerror)
+
+    def notify(self, kind: str, signame: str) -> str:
+        """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
+        if kind == "signal":
+            try:
+                signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{signame}"])
+            except OSError as error:
+                return f"SIG{signame} can't be sent to the daemon: {error.strerror}"
+        elif kind == "restart":
+            self.restart()
+        return ""
+
+    def restart(self) -> None:
+        """Restart the daemon; only its parent can."""
+        raise NotImplementedError
+
+    def renew(self, daemon: int, pidfd: int) -> None:
+        """Continue with a restarted daemon, which is another process."""
+        if not self.ended:  # Its parent may have reaped it before the pidfd was read.
+            self._note_end()
+        os.close(self._pidfd)
+        self.ended = self._stopping = False
+        self._started, self._pidfd = now(), pidfd
+        self.loop.remove(self.readiness)
+        self.readiness = Readiness(self._rules, self._check, self._started, daemon)
+        self.readiness.confirm(self._started)
+        self.reporter.restart(self._started)
+        self.loop.add(self.readiness)
+        if self.drain:
+            self.drain.reset()
+        self._senders.daemon = daemon
+        self.loop.listen(pidfd, self._note_end)
+
+    def _note_end(self) -> None:
+        self.ended = True
+        self.loop.ignore(self._pidfd)
+
+    def _listen(self) -> None:
+        for message in self._notify_socket.messages():
+            self.readiness.notify(message)
+            self._manager.pass_on(message)
+
+    # -- the end --------------------------------------------------------------------------------
 
     def leave(self, timeout: float = math.inf, status: int | None = None, why: str = "") -> None:
         """Clean up after the daemon has ended, within `timeout` seconds.
@@ -136,19 +226,14 @@ class Registrar:
                 lived += f" ({self._participant.why})"
             if status is not None and not why:  # Otherwise its launcher says how it ended.
                 log.warning("the daemon %s; exit status %d", lived, status)
-            text = why or lived
-            ending = _ending(self.reporter.command, text, status, self._logs, retriable=not why)
+            ending = _ending(self.reporter.command, why or lived, status, self._logs, retriable=not why)
         if ending and self.session.connected:  # First: the container's znode will soon be gone.
             self.presence.write_end(ending)
             ending = None
-        self.readiness.close()
-        self.loop.remove(self.readiness)
-        if self._refresher:
-            self._refresher.close()
-            self.loop.remove(self._refresher)
-        if self.drain:
-            self.drain.close()
-            self.loop.remove(self.drain)
+        for source in (self.readiness, self._refresher, self.drain):
+            if source:
+                source.close()
+                self.loop.remove(source)
         self.reporter.end()
         self._warn_of_another()
         self.loop.ignore(self._notify_socket.fd)
@@ -181,126 +266,6 @@ class Registrar:
                 self._rules.kind,
             )
 
-    # -- elections ------------------------------------------------------------------------------
-
-    def _take_part(self, handoff: Handoff) -> Participant:
-        from kolla_mesos_start.election.participant import Participant
-        from kolla_mesos_start.election.records import Membership
-
-        order = Membership(*handoff.election or ())
-        participant = Participant(self.session, self.presence, lambda: self.readiness, order, self._end)
-        self.loop.add(participant)
-        return participant
-
-    def _end(self, kill: bool) -> None:
-        """End the daemon: its parent, or the container, ends its other processes."""
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if kill else self._stop_signal)
-
-    # -- refreshes ------------------------------------------------------------------------------
-
-    def _follow(self, handoff: Handoff) -> Refresher:
-        from kolla_mesos_start.daemon.refresher import Refresher
-
-        order = Refreshing(*handoff.refreshing or ())
-        rollout = self._rollout(handoff, order)
-        refresher = Refresher(self.session, self.loop, order, handoff.run_dir, self, rollout)
-        self.loop.add(refresher)
-        return refresher
-
-    def _rollout(self, handoff: Handoff, order: Refreshing) -> Rollout | None:
-        if order.width is None:
-            return None
-        from kolla_mesos_start.daemon.rollout import Rollout
-        from kolla_mesos_start.tree.znodes import Znodes
-
-        member = Registration(*handoff.registration).member
-        return Rollout(self.session, self.presence.acl, Znodes(*order.znodes), member, order.width)
-
-    # -- draining -------------------------------------------------------------------------------
-
-    def _prepare_drain(self, handoff: Handoff) -> Drain:
-        from kolla_mesos_start.daemon.drain import Drain
-
-        drain = Drain(
-            handoff,
-            Stopping(*handoff.stopping or ()),
-            self.session,
-            self.loop,
-            self.presence,
-            self,
-        )
-        self.loop.add(drain)
-        return drain
-
-    def terminate(self) -> None:
-        """Send the daemon its stop signal."""
-        try:
-            signal.pidfd_send_signal(self._pidfd, self._stop_signal)
-        except ProcessLookupError:
-            pass
-        except OSError as error:
-            log.warning("the daemon can't be sent its stop signal: %s", error.strerror)
-
-    # -- for the refresher ----------------------------------------------------------------------
-
-    def notify(self, kind: str, signame: str) -> str:
-        """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
-        if kind == "signal":
-            try:
-                signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{signame}"])
-            except OSError as error:
-                return f"SIG{signame} can't be sent to the daemon: {error.strerror}"
-        elif kind == "restart":
-            self.restart()
-        return ""
-
-    def restart(self) -> None:
-        """Restart the daemon; only its parent can."""
-        raise NotImplementedError
-
-    def set_facts(self, facts: bytes) -> None:
-        """Publish what the container is based on after a refresh."""
-        self.reporter.report.renew(facts)
-
-    def is_ready(self) -> bool:
-        """Whether the daemon is ready."""
-        return self.readiness.ready
-
-    def confirm(self, after: float) -> None:
-        """Check the daemon after that instant."""
-        self.readiness.confirm(after)
-
-    def confirmed(self) -> bool:
-        """Whether it has been ready since then."""
-        return self.readiness.confirmed
-
-    def renew(self, daemon: int, pidfd: int) -> None:
-        """Continue with a restarted daemon, which is another process."""
-        if not self.ended:  # Its parent may have reaped it before the pidfd was read.
-            self._note_end()
-        os.close(self._pidfd)
-        self.ended = self._stopping = False
-        self._started, self._pidfd = now(), pidfd
-        self.loop.remove(self.readiness)
-        self.readiness = Readiness(self._rules, self._check, self._started, daemon)
-        self.readiness.confirm(self._started)
-        self.reporter.restart(self._started)
-        self.loop.add(self.readiness)
-        if self.drain:
-            self.drain.reset()
-        self._senders.daemon = daemon
-        self.loop.listen(pidfd, self._note_end)
-
-    def _note_end(self) -> None:
-        self.ended = True
-        self.loop.ignore(self._pidfd)
-
-    def _listen(self) -> None:
-        for message in self._notify_socket.messages():
-            self.readiness.notify(message)
-            self._manager.pass_on(message)
-
 
 class StatusReporter:
     """Reports the daemon's readiness in the log, to probes and in ZooKeeper; a source of the loop."""
@@ -313,8 +278,7 @@ class StatusReporter:
         self._started: float | None = started  # None: it has been ready since then, or is being stopped
         self._unready_since = now()
         self._log_at, self._write_at = self._unready_since + UNREADY_LONG, math.inf
-        self._stage: Stage = "waiting"
-        self._text = self._code = ""
+        self._shown: tuple[Stage, str, str] = ("waiting", "", "")
         self._was_ready = self._complained = False
 
     @property
@@ -322,49 +286,38 @@ class StatusReporter:
         """When the next log line or another attempt to write the state is due."""
         return min(self._log_at, self._write_at)
 
-    def show(self, ready: bool, reason: str, stopped: bool = False, code: str = "") -> None:
-        """Report a change. `reason` is why the daemon is not ready, `stopped`: it was asked to stop."""
-        self._was_ready = self._was_ready or ready
-        if ready or stopped:
+    def show(self, stage: Stage, text: str, code: str = "", *, stopped: bool = False) -> None:
+        """Report a change. `text` is why the daemon is not ready, `stopped`: it was asked to stop.
+
+        `unready` is shown as `starting` if it was never ready. `starting` here: it can't be registered.
+        """
+        before = self._shown[0]
+        if stage != "unready" or stopped:
             self._started = None
-        stage: Stage = "ready" if ready else "unready" if self._was_ready else "starting"
-        if ready and self._stage != "ready":
-            log.info("the daemon is ready")
-            self._log_at = math.inf
-        elif self._stage == "ready" and not ready:
-            log.log("info" if stopped else "warning", "the daemon is no longer ready: %s", reason)
+        if stage in ("ready", "draining") and before != stage:
+            about = "ready" if stage == "ready" else "no longer ready: it is about to be stopped"
+            log.info("the daemon is %s", about)
+        elif stage == "unready" and before == "ready":
+            log.log("info" if stopped else "warning", "the daemon is no longer ready: %s", text)
             self._unready_since = now()
             self._log_at = self._unready_since + UNREADY_LONG
-        self._set(stage, reason, code)
-
-    def show_draining(self, reason: str) -> None:
-        """Report a daemon that is about to be stopped."""
-        if self._stage != "draining":
-            log.info("the daemon is no longer ready: it is about to be stopped")
+        self._was_ready = self._was_ready or stage == "ready"
+        if stage != "unready":
             self._log_at = math.inf
-        self._started = None
-        self._set("draining", reason)
-
-    def show_denied(self, why: str) -> None:
-        """Report a ready daemon that can't be registered. It must not be killed for that."""
-        self._log_at = math.inf  # The refusal was logged.
-        self._started = None
-        self._set("starting", f"not registered: {why}")
+        elif not self._was_ready:
+            stage = "starting"
+        if (stage, text, code) != self._shown:
+            self._shown = stage, text, code
+            self._write()
 
     def restart(self, started: float) -> None:
         """Report a new daemon, which was started at that instant."""
         self._started = started
         self._write()
 
-    def _set(self, stage: Stage, text: str, code: str = "") -> None:
-        if (stage, text, code) != (self._stage, self._text, self._code):
-            self._stage, self._text, self._code = stage, text, code
-            self._write()
-
     def end(self) -> None:
         """Report that the daemon has ended."""
-        self._stage, self._text, self._code = "ended", "the daemon has ended", ""
-        self._log_at = math.inf
+        self._shown, self._log_at = ("ended", "the daemon has ended", ""), math.inf
         self._was_ready, self._started = False, None
         self._write()
 
@@ -374,13 +327,14 @@ class StatusReporter:
             self._write()
         if now() >= self._log_at:
             self._log_at = now() + PROGRESS_INTERVAL
-            why = self._text or "its first check has not ended"
+            why = self._shown[1] or "its first check has not ended"
             log.info("the daemon is not ready for %.0f s: %s", now() - self._unready_since, why)
 
     def _write(self) -> None:
         self._write_at = math.inf
+        stage, text, code = self._shown
         try:
-            self.report.write(self._stage, self._text, self.command, self._code, started=self._started)
+            self.report.write(stage, text, self.command, code, started=self._started)
         except CannotWrite as error:
             # For example, a full disk. Try again.
             self._write_at = now() + WRITE_AGAIN
@@ -406,10 +360,6 @@ def _ending(command: str, reason: str, status: int | None, logs: str | None, *, 
         when=utc(time.time()),
         **({"logs": logs} if logs else {}),
     )
-
-
-def _senders(handoff: Handoff) -> Senders:
-    return Senders(handoff.daemon, {os.geteuid(), *(handoff.check_ids or ())[:1]})
 
 
 def _check(handoff: Handoff) -> Probe | None:

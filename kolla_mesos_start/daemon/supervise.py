@@ -32,7 +32,6 @@ log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is forwarded anyway
 LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
-NEVER = 1e18  # an instant; unlike infinity it means that a signal waits to be forwarded
 # A new agent in this process; the import paths are arguments.
 AGENT = (
     "import sys; sys.path[:] = sys.argv[1:]; sys.argv[1:] = []; "
@@ -55,7 +54,10 @@ class Supervisor(Registrar):
         self._handoff = handoff
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
-        self._pass_term_at = math.inf  # When the signal is forwarded at the latest.
+        self._stop_due, self._stop_by = (
+            False,
+            math.inf,
+        )  # whether the signal is to be sent, and the latest time
         self._stopped_by: int | None = None  # The signal that stops the container.
         self.loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
@@ -79,8 +81,8 @@ class Supervisor(Registrar):
     def step(self) -> bool:
         """Whether the daemon has ended; called after everything that happens."""
         super().step()
-        if self._pass_term_at < math.inf and (now() >= self._pass_term_at or self._is_withdrawn()):
-            self._pass_term_at = math.inf
+        if self._stop_due and self._is_withdrawn():
+            self._stop_due, self._stop_by = False, math.inf
             # If its launcher has signalled all processes, it must not get the signal twice.
             knows = self.readiness.announced_stop
             self._daemon.terminate(self._stopped_by or self._handoff.stop_signal, send=not knows)
@@ -106,24 +108,30 @@ class Supervisor(Registrar):
             self._daemon.signal(signum)
 
     def _stop_daemon(self) -> None:
-        """Forward the signal once the daemon is deregistered or drained: it would refuse later requests."""
+        """Send the signal once the daemon is deregistered or drained: it would refuse later requests."""
+        self._stop_due = True
         if self.drain:
             self.drain.begin()
-            self._pass_term_at = NEVER
-            return
-        self._pass_term_at = min(self._pass_term_at, now() + WITHDRAW_TIMEOUT)
-        self.loop.call_at(self._pass_term_at, lambda: None)
+        else:
+            self._stop_by = min(self._stop_by, now() + WITHDRAW_TIMEOUT)
+            self.loop.call_at(self._stop_by, lambda: None)
+
+    def _is_withdrawn(self) -> bool:
+        if self.drain:
+            return self.drain.is_over
+        # Without a connection it can't be deregistered in time.
+        return now() >= self._stop_by or not self.session.connected or self.presence.withdrawn
 
     def restart(self) -> None:
         """Stop the daemon because its files have changed, and start it again once it has ended."""
-        if self._stopped_by or self._stopping:
-            return  # A refresh may be running.
-        self._restarting = True
-        self.withdraw()
-        self._stop_daemon()
+        # A refresh may be running when it is stopped, and another one follows while it ends.
+        if not (self._stopped_by or self._stopping or self._restarting):
+            self._restarting = True
+            self.withdraw()
+            self._stop_daemon()
 
     def _start_again(self) -> None:
-        self._restarting, self._pass_term_at = False, math.inf
+        self._restarting = self._stop_due = False
         self.readiness.close()
         self._end_leftovers()
         handoff = self._handoff
@@ -161,12 +169,6 @@ class Supervisor(Registrar):
                 os.set_inheritable(fd, False)
         argv = python(AGENT)
         os.execve(argv[0], argv, dict(environ))
-
-    def _is_withdrawn(self) -> bool:
-        if self.drain:
-            return self.drain.is_over
-        # Without a connection it can't be deregistered in time.
-        return not self.session.connected or self.presence.withdrawn
 
     def _end_leftovers(self) -> None:
         """End the processes that the daemon has left behind, as the end of process 1 would."""

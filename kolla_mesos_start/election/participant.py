@@ -56,13 +56,18 @@ EPHEMERAL = 1  # the flag of a create request
 RETRY = 1.0  # seconds until a transition is tried again that was refused
 TERM_SHARE = 0.25  # of give_up: the daemon gets TERM so long before KILL, or `stop_grace` if that is shorter
 END_GRACE = 5.0  # seconds between TERM and KILL for a daemon whose epoch is over
+CONFLICTS = (wire.BadVersionError, wire.RolledBackError, wire.RuntimeInconsistency)
+
+
+class Postponed(Exception):
+    """A transition can't be made now, for the reason in its text."""
 
 
 class Participant:
     """The running instance of this host, as the election sees it.
 
     `admitted`: whether it may be registered as ready, because its `running` belongs to this session and says
-    that it is ready.
+    that it is ready. `why`: the reason for which the daemon is ended.
     """
 
     interest = None
@@ -80,9 +85,9 @@ class Participant:
         self._order, self._end = order, end
         self._at = ElectionZnodes(order.top)
         self._ready_at = list(presence.ready_data())
-        self.admitted = False
-        self.why = ""  # the reason for which the daemon is ended
-        self._was_ready = False
+        self._ready_list = self._ready_at[0].rpartition("/")[0]
+        self.admitted = self._was_ready = False
+        self.why = self._complained = ""
         self._recorded_in = session.id  # the session in which `running` is ours; the agent has created it
         self._busy, self._again_at = False, 0.0
         self._started = self._alone_since = now()
@@ -90,8 +95,6 @@ class Participant:
         self._known = False  # whether that was read since the connection was made
         self._answer_due = False
         self._kill_at = math.inf
-        self._complained = ""
-        self._data: dict[str, bytes] = {}
         session.on_connected(self._look)
         session.on_watch(self._fired)
 
@@ -102,10 +105,8 @@ class Participant:
         """When `run` must run at the latest."""
         if self.why:
             return self._kill_at
-        due = min(self._term_at(), self._start_by())
-        if self._session.connected and not self._busy and self._wanted():
-            due = min(due, self._again_at)
-        return due
+        can_change = self._session.connected and not self._busy and self._wanted()
+        return min(self._limit()[0], self._again_at if can_change else math.inf)
 
     def run(self, ready: bool) -> None:
         """Make the transitions that are due, and end the daemon if it is time."""
@@ -114,44 +115,37 @@ class Participant:
                 self._kill_at = math.inf
                 self._end(True)
             return
-        self._answer()
+        if self._answer_due and self.admitted and self._readiness().confirmed:
+            self._answer_due = False
+            self._presence.write_again()
         if self._session.connected and not self._busy and self._wanted() and now() >= self._again_at:
             perform(self._session, self._transition())
-        if now() >= self._start_by():
-            self._give_up(
-                f"it was not ready within its start_timeout of {self._order.start_timeout:g} s", 0.0
-            )
-        elif now() >= self._term_at():
-            grace = self._grace
-            self._give_up(
-                f"no instance is ready for {now() - self._alone_since:.0f} s: it ends, so that all hosts can"
-                " be candidates for the cluster's bootstrap",
-                grace,
-            )
-
-    # -- giving up ----------------------------------------------------------------------------------
-
-    @property
-    def _grace(self) -> float:
-        return min(self._order.stop_grace, self._order.give_up * TERM_SHARE)
+        when, why, grace = self._limit()
+        if now() >= when:
+            self._give_up(why, grace)
 
     @property
     def _is_new_winner(self) -> bool:
         return self._order.role == FIRST and not self._was_ready
 
-    def _start_by(self) -> float:
-        """When the winner must be ready."""
-        limit = self._order.start_timeout
-        late = self._is_new_winner and limit is not None and not self._readiness().ready
-        return self._started + limit if late and limit is not None else math.inf
-
-    def _term_at(self) -> float:
-        """When to send TERM, so that the daemon has ended after `give_up`."""
-        if self._is_new_winner or self._others_ready or self._readiness().ready:
-            return math.inf
-        if not (self._session.connected and self._known):
-            return math.inf  # Others may be ready.
-        return self._alone_since + self._order.give_up - self._grace
+    def _limit(self) -> tuple[float, str, float]:
+        """When the daemon is to be ended, why, and the seconds between TERM and KILL."""
+        order = self._order
+        if self._readiness().ready:
+            return math.inf, "", 0.0
+        if self._is_new_winner:
+            if order.start_timeout is None:
+                return math.inf, "", 0.0
+            why = f"it was not ready within its start_timeout of {order.start_timeout:g} s"
+            return self._started + order.start_timeout, why, 0.0
+        if self._others_ready or not (self._session.connected and self._known):
+            return math.inf, "", 0.0  # While it is cut off, others may be ready.
+        grace = min(order.stop_grace, order.give_up * TERM_SHARE)
+        why = (
+            f"no instance is ready for {now() - self._alone_since:.0f} s: it ends, so that all hosts can be"
+            " candidates for the cluster's bootstrap"
+        )
+        return self._alone_since + order.give_up - grace, why, grace
 
     def _give_up(self, why: str, grace: float) -> None:
         self.why, self._kill_at = why, now() + grace
@@ -178,10 +172,6 @@ class Participant:
         elif path == self._at.candidates:
             perform(self._session, self._read_candidates())
 
-    @property
-    def _ready_list(self) -> str:
-        return self._ready_at[0].rpartition("/")[0]
-
     def _read_ready(self) -> Requests:
         try:
             names = yield wire.GetChildren(self._ready_list, True)
@@ -201,7 +191,7 @@ class Participant:
     def _on_instances(self, is_any: bool) -> None:
         was_ready, self._others_ready = self._others_ready, is_any
         # From when one was last seen, or from when that was known again.
-        if was_ready or self._others_ready or not self._known:
+        if was_ready or is_any or not self._known:
             self._alone_since = max(self._started, now())
         self._known = True
 
@@ -216,12 +206,6 @@ class Participant:
             self._answer_due = True
             self._readiness().confirm(now())
 
-    def _answer(self) -> None:
-        """Write the ready instance again after a check."""
-        if self._answer_due and self.admitted and self._readiness().confirmed:
-            self._answer_due = False
-            self._presence.write_again()
-
     # -- transitions ------------------------------------------------------------------------------------
 
     def _wanted(self) -> str:
@@ -231,123 +215,96 @@ class Participant:
         return "ready" if self._readiness().confirmed and not self.admitted else ""
 
     def _transition(self) -> Requests:
-        """Read what the transition depends on, and make it."""
-        self._busy = True
+        """Read what the transition depends on, and make it. Otherwise try again soon, or once connected."""
+        self._busy, pause = True, RETRY
         at, host = self._at, self._order.host
         paths = [at.turn, at.decision, at.member(host), at.runner(host), *self._ready_at]
-        answers = dict(zip(paths, (yield [wire.GetData(path, False) for path in paths])))
-        found = {path: each for path, each in answers.items() if not isinstance(each, wire.KazooException)}
-        missing = [answers[path] for path in paths if path not in found]
-        error = next((each for each in missing if not isinstance(each, wire.NoNodeError)), None)
-        wanted, session = self._wanted(), self._session.id
-        if error or not wanted or self.why:
-            self._again(error)
-            return
         try:
+            answers = yield [wire.GetData(path, False) for path in paths]
+            errors = [each for each in answers if isinstance(each, wire.KazooException)]
+            wanted, session = self._wanted(), self._session.id
+            if self.why or not wanted or not all(isinstance(each, wire.NoNodeError) for each in errors):
+                return
+            found = {path: each for path, each in zip(paths, answers) if each not in errors}
             self._check_epoch(found)
-            operations = self._operations(wanted, found)
-        except BadRecord as bad:
-            self._complain(str(bad))
-            self._again()
-            return
-        if operations:
-            (results,) = yield [wire.Transaction(operations)]
-            self._on_done(wanted, session, results)
+            if self.why:
+                return
+            data = self._presence.ready_data()
+            (results,) = yield [wire.Transaction(self._operations(wanted, found, data))]
+            results = [results] if isinstance(results, wire.KazooException) else results
+            failed = [each for each in results if isinstance(each, Exception)]
+            if any(isinstance(each, wire.NoAuthError) for each in failed):
+                raise Postponed(f"{self._order.top}: ZooKeeper denies a change: its ACL lacks rights")
+            # If only the reply was lost, the next attempt finds what it has written.
+            if failed or session != self._session.id:
+                pause = RETRY / 10 if failed and isinstance(failed[0], CONFLICTS) else RETRY
+                return
+            self._recorded_in, pause = session, 0.0
+            if wanted == "ready":
+                if self._is_new_winner:
+                    log.info("the cluster of epoch %d is formed", self._order.epoch)
+                self._was_ready = self.admitted = True
+                self._presence.adopt(data)
+        except (BadRecord, Postponed) as error:
+            if str(error) != self._complained:
+                self._complained = str(error)
+                log.warning("%s", error)
+        finally:
+            self._busy, self._again_at = False, now() + pause
 
     def _check_epoch(self, found: dict[str, Any]) -> None:
         """End the daemon if the election has moved on without it, by the operator's override."""
         at, order = self._at, self._order
-        path = at.member(order.host)
         if at.decision not in found or at.turn not in found:
-            return
+            raise Postponed(f"{order.top} is gone: this host takes no part in elections until it is back")
+        path = at.member(order.host)
         decision = records.decode(records.Decision, at.decision, found[at.decision][0])
         member = records.decode(records.Member, path, found[path][0]) if path in found else None
-        if decision.epoch == order.epoch and member and member.state != LEFT_OUT:
-            return
         if decision.epoch != order.epoch:
             why = f"it is of epoch {order.epoch}, and the cluster of epoch {decision.epoch}"
-        else:
+        elif member is None or member.state == LEFT_OUT:
             why = "its host is no member of the cluster any more, by the operator's override"
+        else:
+            return
         self._give_up(
             f"{why}: it must not serve beside that cluster", 0.0 if self._is_new_winner else END_GRACE
         )
 
-    def _operations(self, wanted: str, found: dict[str, Any]) -> Sequence[Any]:
-        at, order = self._at, self._order
-        if self.why:
-            return ()
-        if at.turn not in found or at.decision not in found:
-            self._complain(f"{order.top} is gone: this host takes no part in elections until it is back")
-            self._again()
-            return ()
-        path = at.runner(order.host)
-        running = found.get(path)
+    def _operations(self, wanted: str, found: dict[str, Any], data: dict[str, bytes]) -> Sequence[Any]:
+        """The transaction. Readiness, with `data`, and that the cluster was formed are all or nothing."""
+        at, order, acl = self._at, self._order, self._presence.acl
         state = READY if wanted == "ready" or self._was_ready else STARTING
-        data = encode(Running(order.epoch, order.role, state, order.container))
+        running = encode(Running(order.epoch, order.role, state, order.container))
         operations = [wire.SetData(at.turn, b"", found[at.turn][1].version)]
-        if running and running[1].ephemeralOwner == self._session.id:
-            operations.append(wire.SetData(path, data, running[1].version))
+        path = at.runner(order.host)
+        if path in found and found[path][1].ephemeralOwner == self._session.id:
+            operations.append(wire.SetData(path, running, found[path][1].version))
         else:
-            if running and not self._is_own(path, running):
-                self._complain(f"{path} belongs to another container: there must be one on each host")
-                self._again()
-                return ()
-            if running:
-                operations.append(wire.Delete(path, running[1].version))
-            operations.append(wire.Create(path, data, self._presence.acl, EPHEMERAL))
-        if wanted == "ready":
-            operations += self._ready_operations(found)
-        return operations
-
-    def _ready_operations(self, found: dict[str, Any]) -> Sequence[Any]:
-        """The readiness, and that the cluster was formed: all or nothing."""
-        at, order = self._at, self._order
+            if path in found:
+                self._check_own(path, found[path])
+                operations.append(wire.Delete(path, found[path][1].version))
+            operations.append(wire.Create(path, running, acl, EPHEMERAL))
+        if wanted != "ready":
+            return operations
         decision = records.decode(records.Decision, at.decision, found[at.decision][0])
         version = found[at.decision][1].version
         if order.role == FIRST and decision.state != FORMED:
             formed = encode(decision._replace(state=FORMED, formed=True))
-            operations = [wire.SetData(at.decision, formed, version)]
+            operations.append(wire.SetData(at.decision, formed, version))
         else:
-            operations = [wire.CheckVersion(at.decision, version)]
+            operations.append(wire.CheckVersion(at.decision, version))
         member = at.member(order.host)
         joined = encode(Member(order.epoch, JOINED))
         operations.append(wire.SetData(member, joined, found[member][1].version))
-        self._data = self._presence.ready_data()
-        for path, data in self._data.items():
+        for path, instance_data in data.items():
             if path in found:
                 operations.append(wire.Delete(path, found[path][1].version))
-            operations.append(wire.Create(path, data, self._presence.acl, EPHEMERAL))
+            operations.append(wire.Create(path, instance_data, acl, EPHEMERAL))
         return operations
 
-    def _is_own(self, path: str, found: Any) -> bool:
-        owner = found[1].ephemeralOwner
-        return owner in (0, *self._session.former) or (  # 0: no session owns it, as in a copied tree.
-            records.decode(records.Running, path, found[0]).id == self._order.container
-        )
-
-    def _on_done(self, wanted: str, session: int, results: Any) -> None:
-        results = [results] if isinstance(results, wire.KazooException) else results
-        failed = next((each for each in results if isinstance(each, Exception)), None)
-        if failed or session != self._session.id:
-            # If only the reply was lost, the next attempt finds what it has written.
-            if any(isinstance(each, wire.NoAuthError) for each in results):
-                self._complain(f"{self._order.top}: ZooKeeper denies a change: its ACL lacks rights")
-            self._again(failed)
-            return
-        self._busy, self._recorded_in = False, session
-        if wanted == "ready":
-            if self._order.role == FIRST and not self._was_ready:
-                log.info("the cluster of epoch %d is formed", self._order.epoch)
-            self._was_ready = self.admitted = True
-            self._presence.adopt(self._data)
-
-    def _again(self, error: object = None) -> None:
-        """Try again soon, and at the next connection."""
-        self._busy = False
-        conflict = isinstance(error, (wire.BadVersionError, wire.RolledBackError, wire.RuntimeInconsistency))
-        self._again_at = now() + (RETRY / 10 if conflict else RETRY)
-
-    def _complain(self, text: str) -> None:
-        if text != self._complained:
-            self._complained = text
-            log.warning("%s", text)
+    def _check_own(self, path: str, found: Any) -> None:
+        # 0: no session owns it, as in a copied tree.
+        if found[1].ephemeralOwner not in (0, *self._session.former) and (
+            records.decode(records.Running, path, found[0]).id != self._order.container
+        ):
+            raise Postponed(f"{path} belongs to another container: there must be one on each host")

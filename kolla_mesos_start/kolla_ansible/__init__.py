@@ -3,6 +3,7 @@
 The stages, in their order:
 
     facts           what is known about each host
+    site            the hosts, their addresses and passwords, with the variables of these
     stand_ins       passwords and addresses that take the place of the real ones
     recording       one run of the playbooks, in which every module is the recorder, as a list of tasks
     lift            two runs with different stand-ins: each stand-in becomes its variable again

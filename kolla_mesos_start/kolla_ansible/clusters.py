@@ -72,7 +72,7 @@ def adapt(containers: Containers, rules: Rules) -> tuple[Containers, Clusters]:
     issues: list[str] = []
     files = {host: dict(by_directory) for host, by_directory in containers.files.items()}
     for daemon in containers.daemons.values():
-        row = rules.cluster(daemon.name) if len(daemon.hosts) > 1 else {}
+        row = rules.row("clusters", daemon.name) if len(daemon.hosts) > 1 else {}
         if row.get("instead"):
             hosts = ", ".join(daemon.hosts)
             issues.append(

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Any
 
 from kolla_mesos_start.kolla_ansible import lift
-from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.recording import CONFIG_DIRECTORY, Task
+from kolla_mesos_start.kolla_ansible.rules import Rules
 
 CONFIG_FILES = "/var/lib/kolla/config_files"
 ONESHOT = ("oneshot", "no")
@@ -129,21 +130,14 @@ class Containers:
         return self.files.get(host, {}).get(config_directory_of(settings), ())
 
 
-def sort(
-    tasks: Sequence[Task],
-    config_directory: str,
-    dropped: Sequence[str],
-    inside: Sequence[str] = (),
-    *,
-    is_upgrade: bool = False,
-) -> Containers:
+def sort(tasks: Sequence[Task], rules: Rules, *, is_upgrade: bool = False) -> Containers:
     """Sort the tasks.
 
-    `dropped` are regular expressions for commands that readiness replaces, and `inside` those for commands
-    whose effect stays in the container that they run in.
+    Readiness replaces the commands that `dropped` of the rules matches. The effect of those in `inside` stays
+    in the container that they run in.
     """
     daemons = {each.name: each for each in _daemons(tasks)}
-    waits, stays = _any(dropped), _any(inside)
+    waits, stays = rules.matches("dropped"), rules.matches("inside")
     steps, left, unused, outside, earlier = [], [], [], [], []
     within: dict[str, list[Task]] = {}
     for task in tasks:
@@ -158,16 +152,12 @@ def sort(
             earlier.append(task)
         elif step is not None:
             steps.append(step)
-        elif _is_left(task, config_directory):
+        elif _is_left(task):
             left.append(task)
-    named, files = _named(_joined(steps, tasks)), _files(tasks, config_directory)
+    named = _named(_joined(steps, tasks))
     if is_upgrade:
         earlier += _stopped(tasks, named, daemons)
-    return Containers(daemons, named, files, left, unused, within, outside, earlier)
-
-
-def _any(expressions: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{each})" for each in expressions) or r"(?!)")
+    return Containers(daemons, named, _files(tasks), left, unused, within, outside, earlier)
 
 
 def config_directory_of(settings: Mapping[str, Any]) -> str:
@@ -346,7 +336,7 @@ def _named(steps: Iterator[Step]) -> Sequence[Step]:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping[str, Sequence[ConfigFile]]]:
+def _files(tasks: Sequence[Task]) -> Mapping[str, Mapping[str, Sequence[ConfigFile]]]:
     """The last content of each file below the config directory."""
     directories = {
         (task.host, str(task.args.get("path", task.args.get("dest"))).rstrip("/"))
@@ -360,10 +350,8 @@ def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping
         dest = task.dest
         if (task.host, dest.rstrip("/")) in directories:
             dest = f"{dest.rstrip('/')}/{str(task.args.get('src', '')).rpartition('/')[2]}"
-        if not dest.startswith(f"{config_directory}/"):
-            continue
-        directory, _, path = dest[len(config_directory) + 1 :].partition("/")
-        if path:
+        directory, _, path = dest.removeprefix(f"{CONFIG_DIRECTORY}/").partition("/")
+        if path and dest.startswith(f"{CONFIG_DIRECTORY}/"):
             of_host = found.setdefault(task.host, {}).setdefault(directory, {})
             of_host[path] = ConfigFile(directory, path, dest, task.content, task)
     return {
@@ -372,8 +360,8 @@ def _files(tasks: Sequence[Task], config_directory: str) -> Mapping[str, Mapping
     }
 
 
-def _is_left(task: Task, config_directory: str) -> bool:
+def _is_left(task: Task) -> bool:
     """Whether it changes the host itself: only the operator can do that."""
     if task.module in (*COMMANDS, *OF_HOST):
         return True
-    return task.module == "copy" and not (task.dest or "").startswith(f"{config_directory}/")
+    return task.module == "copy" and not (task.dest or "").startswith(f"{CONFIG_DIRECTORY}/")

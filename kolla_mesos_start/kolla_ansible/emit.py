@@ -3,7 +3,7 @@
     variables.yml, secrets.yml   addresses; the kinds of the secrets that files and steps use
     services/<role>/<name>/      a definition for each daemon and each step, its files, values of single hosts
     launch.yml                   images, volumes, and the hosts of each service
-    emitted.txt                   what is left to the operator, and what the import could not express
+    report.txt                   what is left to the operator, and what the import could not express
     imported.json                each file's host and path, and each step's task; not published
 
 In a container the agent writes Kolla's own config.json and its files, and then runs `kolla_start`.
@@ -20,18 +20,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
-from kolla_mesos_start.kolla_ansible import emitted, launch_settings, lift
+from kolla_mesos_start.kolla_ansible import launch_settings, lift, stand_ins
 from kolla_mesos_start.kolla_ansible.clusters import Cluster
 from kolla_mesos_start.kolla_ansible.containers import (
     CONFIG_FILES,
     ConfigFile,
-    Containers,
     Daemon,
     Kind,
     Step,
     executed,
 )
-from kolla_mesos_start.kolla_ansible.emitted import Emitted, Imported, Names
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.graph import Edge
 from kolla_mesos_start.kolla_ansible.launch_settings import environment
 from kolla_mesos_start.kolla_ansible.lift import OWN_HOSTNAME
@@ -44,10 +43,8 @@ Settings = Mapping[str, Any]
 class Service:
     """A service on these hosts. Texts that differ between them become one template."""
 
-    def __init__(
-        self, made: Emitted, names: Names, containers: Containers, path: str, hosts: Sequence[str]
-    ) -> None:
-        self._made, self._names, self._containers = made, names, containers
+    def __init__(self, imported: Imported, path: str, hosts: Sequence[str]) -> None:
+        self._made, self._site, self._containers = imported.emitted, imported.site, imported.containers
         self.path, self.hosts = path, hosts
         self._values: dict[str, dict[str, str]] = {host: {} for host in hosts}
         self._own_used: set[str] = set()
@@ -55,8 +52,11 @@ class Service:
     def settings(self, by_host: Mapping[str, Settings]) -> Settings:
         """The settings of all hosts as those of one, with variables where they differ."""
         differ = len({_text(each) for each in by_host.values()}) > 1
-        texts = {host: _text(_with_texts(each) if differ else each) for host, each in by_host.items()}
-        merged = lift.merge("setting", texts, self._names.own)
+        texts = {
+            host: _text(lift.mapped(each, _number_as_text) if differ else each)
+            for host, each in by_host.items()
+        }
+        merged = lift.merge("setting", texts, self._site.own)
         try:
             if merged.is_branched:
                 raise ValueError(merged)
@@ -120,7 +120,7 @@ class Service:
         except UnicodeDecodeError:
             self.add(name, file.content)
             return False
-        merged = lift.merge(lift.variable(name), texts, self._names.own)
+        merged = lift.merge(lift.variable(name), texts, self._site.own)
         self._take(merged)
         self.add(name, lift.template(merged.text).encode())
         return True
@@ -153,7 +153,7 @@ class Service:
         """Write the definition and the values of the hosts."""
         self._write("definition.yml", definition)
         for host in self.hosts:
-            own = self._names.own_values[host]
+            own = self._site.own_values[host]
             self._values[host].update({name: own[name] for name in own if name in self._own_used})
         if any(self._values.values()):
             self._write("variables.yml", self._values)
@@ -166,12 +166,8 @@ def _text(settings: Settings) -> str:
     return json.dumps(settings, sort_keys=True, ensure_ascii=False)
 
 
-def _with_texts(value: Any) -> Any:
-    """The same with texts in place of numbers, so that a variable can take their place."""
-    if isinstance(value, Mapping):
-        return {key: _with_texts(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_with_texts(each) for each in value]
+def _number_as_text(value: Any) -> Any:
+    """A text in place of a number, so that a variable can take its place."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return str(value) if is_number else value
 
@@ -183,9 +179,9 @@ PLAYBOOK = "steps.yml"
 NO_SERVERS = "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)"
 
 
-def emit(imported: Imported) -> Emitted:
-    """All files of the directory."""
-    return _Emission(imported).all()
+def emit(imported: Imported) -> None:
+    """Make all files of the directory."""
+    _Emission(imported).all()
 
 
 class _Emission:
@@ -193,7 +189,7 @@ class _Emission:
         self.imported, self.rules = imported, imported.rules
         self.daemons = imported.containers.daemons
         self.steps = {step.name: step for step in imported.containers.steps}
-        self.made = Emitted(refused=list(imported.refused))
+        self.made = imported.emitted
         self.services: dict[str, Any] = {}
         self.roles: dict[tuple[str, ...], str] = {}
         roles = {name: each.role for name, each in self.steps.items()}
@@ -208,20 +204,17 @@ class _Emission:
         # A migration needs that no older container of these daemons is left, nor starts again.
         self.replaced = {edge.on for edge in edges if edge.is_new}
 
-    def all(self) -> Emitted:
+    def all(self) -> None:
         for daemon in self.daemons.values():
             self.daemon(daemon)
         for step in self.steps.values():
             self.step(step)
         self.launch()
         self.variables()
-        emitted.add_tasks(self.made, self.imported)
-        self.made.files["report.txt"] = emitted.text(self.made, self.imported, len(self.services)).encode()
-        self.made.files["imported.json"] = emitted.record(self.made, self.imported).encode()
-        return self.made
+        self.imported.add_reports(len(self.services))
 
     def service(self, name: str, hosts: Sequence[str]) -> Service:
-        return Service(self.made, self.imported.names, self.imported.containers, self.paths[name], hosts)
+        return Service(self.imported, self.paths[name], hosts)
 
     # -- daemons ----------------------------------------------------------------------------------
 
@@ -289,7 +282,8 @@ class _Emission:
         kind, *words = [test] if isinstance(test, str) else test
         if kind in ("NONE", ""):
             return {}
-        command = self.rules.ready_command(name) or (words[0] if kind == "CMD-SHELL" else words)
+        own = self.rules.row("ready", name).get("command")
+        command = own or (words[0] if kind == "CMD-SHELL" else words)
         return {
             "command": command,
             "timeout": _number(check.get("timeout", 30)),
@@ -307,7 +301,7 @@ class _Emission:
             "run_once": True,
             "generation": self.tags[step.name],
             **make[step.kind](step, service, settings),
-            "succeeds": self.rules.statuses(step.name),
+            "succeeds": self.rules.row("succeeds", step.name).get("statuses"),
             "dependencies": self.dependencies(step.name, service),
         }
         used = {key: value for key, value in found.items() if value not in (None, {}, [], ())}
@@ -352,11 +346,11 @@ class _Emission:
 
     def until_registered(self, service: Service, line: str) -> Sequence[str]:
         """A command that is repeated until a daemon is listed on all hosts; empty without a rule for it."""
-        rule = self.rules.awaited(line)
+        rule = next((row for row in self.rules["registered"] if re.search(row["match"], line)), None)
         daemon = self.daemons.get(rule["daemon"]) if rule else None
         if rule is None or daemon is None:
             return ()
-        hosts = [self.imported.names.own_values[host][OWN_HOSTNAME] for host in daemon.hosts]
+        hosts = [self.imported.site.own_values[host][OWN_HOSTNAME] for host in daemon.hosts]
         pattern = "|".join(host.replace(".", "[.]") for host in hosts)
         listed = f'[ "$({rule["lists"]} | grep -cE "[|] *({pattern}) *[|]")" -ge {len(hosts)} ]'
         own = service.templates(self.rules.command(line))
@@ -447,9 +441,10 @@ class _Emission:
         self.made.files["launch.yml"] = formats.dumped([content]).encode()
 
     def variables(self) -> None:
-        names = self.imported.names
-        values = {name: value for name, value in names.addresses.items() if name in self.made.used}
-        secrets = {name: kind for name, kind in sorted(names.secrets.items()) if name in self.made.used}
+        site, used = self.imported.site, self.made.used
+        values = {name: address for address, name in site.names.items() if name in used}
+        kinds = sorted(stand_ins.kinds(site.passwords).items())
+        secrets = {name: kind for name, kind in kinds if name in used}
         self.made.files["variables.yml"] = formats.dumped([values]).encode()
         self.made.files["secrets.yml"] = formats.dumped([secrets]).encode()
 

@@ -10,98 +10,11 @@ from dataclasses import dataclass, field
 from kolla_mesos_start.kolla_ansible import lift
 from kolla_mesos_start.kolla_ansible.clusters import Clusters
 from kolla_mesos_start.kolla_ansible.containers import Containers, executed
-from kolla_mesos_start.kolla_ansible.graph import Graph
-from kolla_mesos_start.kolla_ansible.lift import OwnNames
+from kolla_mesos_start.kolla_ansible.graph import Edge, Graph
+from kolla_mesos_start.kolla_ansible.lift import Unlifted
 from kolla_mesos_start.kolla_ansible.recording import Task
 from kolla_mesos_start.kolla_ansible.rules import Rules
-
-
-def add_tasks(made: Emitted, imported: Imported) -> None:
-    """Add the tasks for which the directory has nothing."""
-    made.left += _by_host((task.host, _by_operator(task)) for task in imported.containers.left)
-    earlier = "in the running container, before it is replaced"
-    made.left += _by_host((task.host, f"{earlier}: {task.name}") for task in imported.containers.earlier)
-    made.refused += _by_host((task.host, _by_hand(task)) for task in imported.containers.outside)
-
-
-def _by_host(found: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Each text once, after all hosts that have it."""
-    hosts: dict[str, dict[str, None]] = {}
-    for host, what in found:
-        hosts.setdefault(what, {})[host] = None
-    return (f"{', '.join(each)}: {what}" for what, each in hosts.items())
-
-
-def _by_operator(task: Task) -> str:
-    """A task that is left to the operator. The text of a command may have secrets."""
-    shown = [f"{key} {task.args[key]}" for key in ("name", "value", "state") if key in task.args]
-    return f"{task.module}: {task.dest or ', '.join(shown) or task.place} ({task.name})"
-
-
-def _addresses(imported: Imported) -> Iterator[str]:
-    """The addresses that not exactly one daemon answers, of all daemons and steps with the same file."""
-    names: dict[str, dict[str, None]] = {}
-    addresses: dict[str, dict[str, None]] = {}
-    for each in imported.graph.unresolved:
-        names.setdefault(each.what, {})[each.name] = None
-        addresses.setdefault(each.what, {})[each.address(imported.real)] = None
-    return (f"{', '.join(names[what])}: {what} at {', '.join(addresses[what])}" for what in names)
-
-
-def text(made: Emitted, imported: Imported, services: int) -> str:
-    """The content of report.txt."""
-    edges = imported.graph.edges.values()
-    soft = sum(not edge.is_hard for of_name in edges for edge in of_name)
-    release = f"{imported.action} of kolla-ansible {imported.release}".strip()
-    sized = [f"{path}: {', '.join(names)}" for path, names in made.sized.items()]
-    changed = [each.replace("\n", "; ") for each in imported.clusters.changed]
-    lines = [f"Imported from {release}: {services} services.", ""]
-    lines += _section("Left to you:", made.left)
-    if imported.warnings:
-        lines += _section("Warnings:", imported.warnings)
-    if sized:
-        lines += _section("Variables that depend on the CPUs or the memory of a host:", sized)
-    if changed:
-        lines += _section("Other lines than kolla-ansible's, for a cluster:", changed)
-    lines += _section("Not expressed:", dict.fromkeys(made.refused))
-    addresses = [*_addresses(imported)]
-    if addresses:
-        lines += _section(
-            "Addresses for which nothing waits, because not exactly one daemon here listens:", addresses
-        )
-    lines += [f"Soft dependencies, for which nothing waits: {soft}"]
-    return "".join(f"{lift.shown(line)}\n" for line in lines)
-
-
-def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    return iter([title, *(f"  {each}" for each in lines), ""])
-
-
-def record(made: Emitted, imported: Imported) -> str:
-    """The content of imported.json, to which `directory` adds the files."""
-    edges = [
-        {"name": edge.name, "on": edge.on, "reason": edge.reason, "hard": edge.is_hard}
-        for of_name in imported.graph.edges.values()
-        for edge in of_name
-    ]
-    content = {
-        "release": imported.release,
-        "action": imported.action,
-        "services": made.origins,
-        "edges": edges,
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def _by_hand(task: Task) -> str:
-    """A command that no step runs. Its text may have secrets."""
-    in_container = executed(task)
-    assert in_container is not None
-    why = f"{in_container.container} is not imported"
-    if in_container.host_part:
-        why = f"a part of its command is for the host, and only the rest for {in_container.container}"
-    return f"{task.name} ({task.place}): {why}: run it by hand"
-
+from kolla_mesos_start.kolla_ansible.site import Site
 
 # A private key, or one of Ceph.
 KEY = re.compile(rb"PRIVATE KEY-----|^\s*key\s*=\s*[A-Za-z0-9+/]{38}==\s*$", re.MULTILINE)
@@ -112,33 +25,6 @@ QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
 def has_key(data: bytes) -> bool:
     """Whether a file holds a key that is no variable."""
     return bool(KEY.search(data))
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names and values that belong to the deployment: variables of addresses, kinds of secrets, own names."""
-
-    addresses: Mapping[str, str]
-    secrets: Mapping[str, str]
-    own: Mapping[str, OwnNames]
-    own_values: Mapping[str, Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class Imported:
-    """What a directory is made of: lifted containers, and their graph. `real` are addresses by stand-ins."""
-
-    containers: Containers
-    graph: Graph
-    names: Names
-    rules: Rules
-    release: str
-    zookeeper: str | None
-    action: str
-    refused: Sequence[str]
-    real: Mapping[str, str]
-    warnings: Sequence[str]
-    clusters: Clusters
 
 
 @dataclass
@@ -179,3 +65,111 @@ class Emitted:
         """Remember the variables in a lifted value."""
         for expression in lift.expressions(lifted):
             self.used.update(WORD.findall(QUOTED.sub("", expression)))
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Lifted containers with their graph, the problems, and what is made of them.
+
+    `real` are addresses by stand-ins, and `against_order` are edges to what kolla-ansible starts later.
+    """
+
+    site: Site
+    rules: Rules
+    release: str
+    zookeeper: str | None
+    action: str
+    containers: Containers
+    clusters: Clusters
+    graph: Graph
+    unlifted: Sequence[Unlifted]
+    against_order: Sequence[Edge]
+    real: Mapping[str, str]
+    warnings: Sequence[str]
+    emitted: Emitted = field(default_factory=Emitted)
+
+    @property
+    def unresolved(self) -> Sequence[str]:
+        """The addresses that not exactly one daemon answers."""
+        return list(dict.fromkeys(each.shown(self.real) for each in self.graph.unresolved))
+
+    def add_reports(self, services: int) -> None:
+        """Add report.txt, and imported.json, to which `directory` adds the files."""
+        made = self.emitted
+        made.refused[:0] = map(_not_lifted, self.unlifted)
+        earlier = "in the running container, before it is replaced"
+        made.left += _by_host((task.host, _by_operator(task)) for task in self.containers.left)
+        made.left += _by_host((task.host, f"{earlier}: {task.name}") for task in self.containers.earlier)
+        made.refused += _by_host((task.host, _by_hand(task)) for task in self.containers.outside)
+        lines = map(lift.shown, self._report(services))
+        made.files["report.txt"] = "".join(f"{line}\n" for line in lines).encode()
+        edges = [
+            {"name": edge.name, "on": edge.on, "reason": edge.reason, "hard": edge.is_hard}
+            for of_name in self.graph.edges.values()
+            for edge in of_name
+        ]
+        record = {"release": self.release, "action": self.action, "services": made.origins, "edges": edges}
+        made.files["imported.json"] = f"{json.dumps(record, indent=1)}\n".encode()
+
+    def _report(self, services: int) -> Iterator[str]:
+        made = self.emitted
+        release = f"{self.action} of kolla-ansible {self.release}".strip()
+        yield from (f"Imported from {release}: {services} services.", "")
+        always = ("Left to you:", "Not expressed:")
+        sections = {
+            always[0]: made.left,
+            "Warnings:": self.warnings,
+            "Variables that depend on the CPUs or the memory of a host:": [
+                f"{path}: {', '.join(names)}" for path, names in made.sized.items()
+            ],
+            "Other lines than kolla-ansible's, for a cluster:": [
+                each.replace("\n", "; ") for each in self.clusters.changed
+            ],
+            always[1]: list(dict.fromkeys(made.refused)),
+            "Addresses for which nothing waits, because not exactly one daemon here listens:": [
+                *self._addresses()
+            ],
+        }
+        for title, lines in sections.items():
+            if lines or title in always:
+                yield from (title, *(f"  {each}" for each in lines), "")
+        soft = sum(not edge.is_hard for of_name in self.graph.edges.values() for edge in of_name)
+        yield f"Soft dependencies, for which nothing waits: {soft}"
+
+    def _addresses(self) -> Iterator[str]:
+        """The unresolved addresses of all daemons and steps with the same file."""
+        names: dict[str, dict[str, None]] = {}
+        addresses: dict[str, dict[str, None]] = {}
+        for each in self.graph.unresolved:
+            names.setdefault(each.what, {})[each.name] = None
+            addresses.setdefault(each.what, {})[each.address(self.real)] = None
+        return (f"{', '.join(names[what])}: {what} at {', '.join(addresses[what])}" for what in names)
+
+
+def _not_lifted(each: Unlifted) -> str:
+    where = f"{each.what}:{each.line}" if each.line else each.what
+    return f"{each.host}: {where} holds a value made from a secret, an address, or the size of the host"
+
+
+def _by_host(found: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Each text once, after all hosts that have it."""
+    hosts: dict[str, dict[str, None]] = {}
+    for host, what in found:
+        hosts.setdefault(what, {})[host] = None
+    return (f"{', '.join(each)}: {what}" for what, each in hosts.items())
+
+
+def _by_operator(task: Task) -> str:
+    """A task that is left to the operator. The text of a command may have secrets."""
+    shown = [f"{key} {task.args[key]}" for key in ("name", "value", "state") if key in task.args]
+    return f"{task.module}: {task.dest or ', '.join(shown) or task.place} ({task.name})"
+
+
+def _by_hand(task: Task) -> str:
+    """A command that no step runs. Its text may have secrets."""
+    in_container = executed(task)
+    assert in_container is not None
+    why = f"{in_container.container} is not imported"
+    if in_container.host_part:
+        why = f"a part of its command is for the host, and only the rest for {in_container.container}"
+    return f"{task.name} ({task.place}): {why}: run it by hand"

@@ -17,22 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.ctl.directory.launch import bad_host
-from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.kolla_ansible import given_files
 
-KEYS = (
-    "address",
-    "interface",
-    "interfaces",
-    "cpus",
-    "memory",
-    "hostname",
-    "distribution",
-    "release",
-    "version",
-)
+REQUIRED = ("address", "interface", "cpus", "memory")
+OPTIONAL = ("interfaces", "hostname", "distribution", "release", "version")
 PREFIX = "ansible_"
 SMALLEST = {"processor_vcpus": 1, "memtotal_mb": 1024}
 # Ansible 2.19 and newer put it before the names of hosts, and the facts into one text.
@@ -166,18 +155,10 @@ def _listed(path: Path) -> Iterator[tuple[str, HostFacts]]:
 def _made(path: Path, host: str, given: Any) -> HostFacts:
     if not isinstance(given, dict):
         raise BadUsage(f"{path}: {host}: expected {EXAMPLE}")
-    for key in given:
-        if key not in KEYS:
-            raise BadUsage(f"{path}: {host}: unknown key {key}{nearest(key, KEYS)}")
-    for key in ("address", "interface", "cpus", "memory"):
-        if key not in given:
-            raise BadUsage(f"{path}: {host}: {key} is missing")
-    for key in ("cpus", "memory"):
-        if not isinstance(given[key], int) or given[key] < 1:
-            raise BadUsage(f"{path}: {host}: {key}: expected a number, found {given[key]!r}")
+    issues = [*given_files.mistakes_in_row(host, given, REQUIRED, OPTIONAL)]
+    if issues:
+        raise BadUsage(f"{path}: {'; '.join(issues)}")
     others = given.get("interfaces") or {}
-    if not isinstance(others, dict):
-        raise BadUsage(f"{path}: {host}: interfaces: expected a mapping of names to addresses")
     interfaces = {str(given["interface"]): str(given["address"]), **others}
     ipv4 = {name: _ipv4(path, host, str(address)) for name, address in interfaces.items()}
     first = str(given["interface"])
@@ -215,9 +196,7 @@ def _hostname(path: Path, host: str, given: object) -> str:
         if is_nameless(host):
             raise BadUsage(f"{path}: {host}: hostname is missing, because the inventory has only an address")
         return host
-    if not isinstance(given, str) or bad_host(given):
-        raise BadUsage(f"{path}: {host}: hostname: expected the name of a host, found {given!r}")
-    return given
+    return str(given)
 
 
 def _ipv4(path: Path, host: str, address: str) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.ctl.directory.launch import bad_host
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 
@@ -72,13 +73,9 @@ def mistakes_in_row(
 
 def mistakes_in_value(where: str, key: str, value: object) -> Iterator[str]:
     """What is wrong in the value of a key in VALUES; nothing for another key."""
-    is_right, what = VALUES.get(key, (_is_anything, ""))
-    if not is_right(value):
+    what = VALUES.get(key)
+    if what and not IS_RIGHT[what](value):
         yield f"{where}: expected {what}, found {value!r}"
-
-
-def _is_anything(value: object) -> bool:
-    return True
 
 
 def _is_pattern(value: object) -> bool:
@@ -88,28 +85,25 @@ def _is_pattern(value: object) -> bool:
         return False
 
 
-def _is_pattern_or_null(value: object) -> bool:
-    return value is None or _is_pattern(value)
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int
-
-
-def _are_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _are_patterns(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_pattern, value.values()))
-
-
 PATTERN, PATTERNS = "a regular expression", "a mapping to regular expressions"
-VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(("match", "name", "daemon", "step", "steps", "module"), (_is_pattern, PATTERN)),
-    "on": (_is_pattern_or_null, f"{PATTERN} or null"),
-    **dict.fromkeys(("hard", "common_volumes"), (_is_pattern, PATTERN)),
-    **dict.fromkeys(("ports", "statuses"), (_are_numbers, "a list of numbers")),
-    **dict.fromkeys(("settings", "same"), (_are_patterns, PATTERNS)),
-    "port": (_is_number, "a number"),
+IS_RIGHT: Mapping[str, Callable[[object], bool]] = {
+    PATTERN: _is_pattern,
+    f"{PATTERN} or null": lambda value: value is None or _is_pattern(value),
+    PATTERNS: lambda value: isinstance(value, dict) and all(map(_is_pattern, value.values())),
+    "a number": lambda value: type(value) is int,
+    "a positive number": lambda value: isinstance(value, int) and value > 0,
+    "a mapping of names to addresses": lambda value: value is None or isinstance(value, dict),
+    "the name of a host": lambda value: value is None or (isinstance(value, str) and not bad_host(value)),
+    "a list of numbers": lambda value: isinstance(value, list) and all(type(each) is int for each in value),
+}
+VALUES: Mapping[str, str] = {
+    **dict.fromkeys(("match", "name", "daemon", "step", "steps", "module"), PATTERN),
+    **dict.fromkeys(("hard", "common_volumes"), PATTERN),
+    **dict.fromkeys(("settings", "same"), PATTERNS),
+    **dict.fromkeys(("ports", "statuses"), "a list of numbers"),
+    "on": f"{PATTERN} or null",
+    "port": "a number",
+    **dict.fromkeys(("cpus", "memory"), "a positive number"),
+    "interfaces": "a mapping of names to addresses",
+    "hostname": "the name of a host",
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kolla_mesos_start.kolla_ansible.containers import ConfigFile, Containers, Daemon, Kind, Step
 from kolla_mesos_start.kolla_ansible.recording import Task
@@ -28,85 +28,27 @@ USE_BACKEND = re.compile(r"^\s*default_backend (\S+)", re.MULTILINE)
 
 SQL = 3306  # of ProxySQL and of MariaDB
 Address = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A daemon on a host. `is_proxy`: it passes connections on."""
-
-    daemon: str
-    host: str
-    is_proxy: bool = False
-
-
-def find_listeners(
-    containers: Containers, rules: Rules, addresses: Mapping[str, Sequence[str]], virtual: Sequence[str]
-) -> Mapping[Address, Sequence[Listener]]:
-    """The listeners of each address and port. `addresses` are those of each host."""
-    found: dict[Address, dict[Listener, None]] = {}
-
-    def add(address: str, port: int, listener: Listener) -> None:
-        found.setdefault((address, port), {})[listener] = None
-
-    for daemon in containers.daemons.values():
-        for host, settings in daemon.settings.items():
-            test = " ".join(map(str, (settings.get("healthcheck") or {}).get("test", ())))
-            for address, port in CURL.findall(test):
-                add(address, int(port), Listener(daemon.name, host))
-            ports = [*map(int, LISTEN.findall(test)), *rules.ports(daemon.name)]
-            for port in ports:
-                for address in virtual if daemon.name == "proxysql" else addresses[host]:
-                    add(address, port, Listener(daemon.name, host, daemon.name == "proxysql"))
-    backends: dict[Address, list[Address]] = {}
-    for host, files in containers.files.items():
-        for file in files.get("haproxy", ()):
-            for bound, servers in _proxied(file):
-                backends.setdefault(bound, []).extend(servers)
-                add(*bound, Listener("haproxy", host, True))
-    for bound, servers in backends.items():
-        for server in servers:
-            for listener in found.get(server, ()):
-                add(*bound, listener)
-    behind = [each for (_, port), all_ in found.items() if port == SQL for each in all_ if not each.is_proxy]
-    for address in virtual if "proxysql" in containers.daemons else ():
-        for listener in behind:
-            add(address, SQL, listener)
-    return {address: list(listeners) for address, listeners in found.items()}
-
-
-def _proxied(file: ConfigFile) -> Iterator[tuple[Address, Sequence[Address]]]:
-    """Each address of a file of HAProxy with the servers behind it."""
-    sections = SECTION.split(file.content.decode(errors="replace"))
-    servers = {}
-    for section in sections:
-        kind, _, rest = section.partition(" ")
-        name = rest.split(None, 1)[0] if rest else ""
-        if kind in ("backend", "listen"):
-            servers[name] = [(address, int(port)) for address, port in SERVER.findall(section)]
-    for section in sections:
-        kind, _, rest = section.partition(" ")
-        name = rest.split(None, 1)[0] if rest else ""
-        if kind in ("frontend", "listen"):
-            used = [*USE_BACKEND.findall(section), *([name] if kind == "listen" else [])]
-            behind = [server for each in used for server in servers.get(each, ())]
-            for address, port in BIND.findall(section):
-                yield (address, int(port)), behind
-
-
 KEY = re.compile(r"^\s*[\"']?([A-Za-z_][A-Za-z0-9_.-]*)[\"']?\s*[=:]")
 DATABASE = re.compile(r"mysql\+pymysql://[^\s@]*@[^\s/]+/([A-Za-z0-9_]+)")
 URL = re.compile(r"https?://\[?([^\]/:\s]+)\]?:(\d+)")
+Settings = Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class Connection:
-    """An address, and where it was found: file, line, section and key."""
+class Listener(NamedTuple):
+    """A daemon that listens. `is_proxy`: it passes connections on."""
+
+    daemon: str
+    is_proxy: bool = False
+
+
+class Connection(NamedTuple):
+    """An address, and where it was found: file, line and key."""
 
     address: str
     port: int
     file: str
-    line: int
-    key: str
+    line: int = 0
+    key: str = ""
 
     @property
     def place(self) -> str:
@@ -115,109 +57,7 @@ class Connection:
         return f"{file} {self.key}".rstrip()
 
 
-def address_pattern(addresses: Sequence[str]) -> re.Pattern[str]:
-    """A pattern for each of these addresses, or names of hosts, with a port."""
-    names = "|".join(re.escape(each) for each in sorted(addresses, key=len, reverse=True))
-    return re.compile(rf"(?<![\w.-])({names}):(\d{{2,5}})(?!\d)")
-
-
-def in_file(file: ConfigFile, found: re.Pattern[str]) -> Iterator[Connection]:
-    """The addresses in a file, with the key of their line."""
-    key = ""
-    for number, line in enumerate(file.content.decode(errors="replace").split("\n"), start=1):
-        if line.lstrip().startswith("#"):
-            continue
-        named = KEY.match(line)
-        key = named[1] if named else key if line[:1].isspace() else ""
-        for address, port in found.findall(line):
-            yield Connection(address, int(port), file.path, number, key)
-
-
-def in_value(value: object, what: str, found: re.Pattern[str]) -> Iterator[Connection]:
-    """The addresses in arguments or in an environment."""
-    for address, port in found.findall(json.dumps(value, default=str)):
-        yield Connection(address, int(port), what, 0, "")
-
-
-def of_step(step: Step, found: re.Pattern[str]) -> Iterator[Connection]:
-    """The addresses to which a step's tasks connect."""
-    for task in step.tasks:
-        args = {name: value for name, value in task.args.items() if name != "common_options"}
-        if task.module != "kolla_toolbox":
-            yield from in_value(args, task.name, found)
-        else:
-            yield from _of_module(task)
-
-
-def uses_identity(step: Step) -> bool:
-    """Whether a step talks to Keystone: by its address, or by the name of a cloud in clouds.yaml."""
-    modules = (str(task.args.get("module_name", "")) for task in step.tasks)
-    is_of_openstack = any(module.startswith(("openstack.cloud.", "os_")) for module in modules)
-    return is_of_openstack or any("auth_url" in str(task.args) for task in step.tasks)
-
-
-def _of_module(task: Task) -> Iterator[Connection]:
-    module = str(task.args.get("module_name", "")).rpartition(".")[2]
-    for key, value in _items(task.args.get("module_args") or {}):
-        if key == "login_host":
-            port = (task.args.get("module_args") or {}).get("login_port", 3306)
-            yield Connection(str(value), int(port), task.name, 0, key)
-        elif key == "auth_url" or (key == "url" and module in ("uri", "get_url")):
-            for host, port in URL.findall(str(value)):
-                yield Connection(host, int(port), task.name, 0, key)
-
-
-def _items(value: object) -> Iterator[tuple[str, object]]:
-    """The single values below a mapping, by key."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            if isinstance(each, (Mapping, list)):
-                yield from _items(each)
-            else:
-                yield str(key), each
-    elif isinstance(value, list):
-        for each in value:
-            yield from _items(each)
-
-
-def databases(file: ConfigFile) -> Iterator[tuple[str, int]]:
-    """The databases that a file names in URLs, with the line."""
-    for number, line in enumerate(file.content.decode(errors="replace").split("\n"), start=1):
-        for name in DATABASE.findall(line):
-            yield name, number
-
-
-def database_logins(tasks: Sequence[Task]) -> Iterator[str]:
-    """The users with which a step logs in to the database."""
-    for task in tasks:
-        args: Mapping[str, object] = task.args.get("module_args") or {}
-        if "login_user" in args:
-            yield str(args["login_user"])
-
-
-def created_database_users(tasks: Sequence[Task]) -> Iterator[str]:
-    """The users of the database that a step creates."""
-    for task in tasks:
-        if str(task.args.get("module_name", "")).rpartition(".")[2] == "mysql_user":
-            yield str(task.args["module_args"].get("name"))
-
-
-def created_databases(tasks: Sequence[Task]) -> Iterator[str]:
-    """The databases that a step creates, or gives rights for."""
-    for task in tasks:
-        args: Mapping[str, object] = task.args.get("module_args") or {}
-        module = str(task.args.get("module_name", "")).rpartition(".")[2]
-        if module == "mysql_db":
-            yield str(args.get("name"))
-        elif module == "mysql_user":
-            for granted in str(args.get("priv", "")).split("/"):
-                name = granted.partition(".")[0].strip("`")
-                if name not in ("*", ""):
-                    yield name.replace("\\", "")
-
-
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """`name`, a daemon or a step, needs `on`. `is_local`: that on the same host; `is_all`: on each.
 
     `is_new`: no container of an older release may be left.
@@ -232,8 +72,7 @@ class Edge:
     is_new: bool = False
 
 
-@dataclass(frozen=True)
-class Unresolved:
+class Unresolved(NamedTuple):
     """An address at which nothing listens, or more than one daemon: those of `listening`."""
 
     name: str
@@ -255,21 +94,116 @@ class Unresolved:
         return f"{self.name}: {self.what} at {self.address(real)}"
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(NamedTuple):
     """The edges by the name that needs them, and the addresses that not exactly one daemon answers."""
 
     edges: Mapping[str, Sequence[Edge]]
     unresolved: Sequence[Unresolved]
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """Where hosts are: their addresses, the names that resolve to them, and the virtual addresses."""
 
     addresses: Mapping[str, Sequence[str]]
     names: Mapping[str, str]  # of addresses, by host name
     virtual: Sequence[str]
+
+
+# -- what files and arguments say -------------------------------------------------------------------
+
+
+def _proxied(file: ConfigFile) -> Iterator[tuple[Address, Sequence[Address]]]:
+    """Each address of a file of HAProxy with the servers behind it."""
+    servers, fronts = {}, []
+    for section in SECTION.split(file.content.decode(errors="replace")):
+        kind, name = [*section.split(None, 2), "", ""][:2]
+        if kind in ("backend", "listen"):
+            servers[name] = [(address, int(port)) for address, port in SERVER.findall(section)]
+        if kind in ("frontend", "listen"):
+            used = [*USE_BACKEND.findall(section), *([name] if kind == "listen" else [])]
+            fronts += [((address, int(port)), used) for address, port in BIND.findall(section)]
+    for bound, used in fronts:
+        yield bound, [server for each in used for server in servers.get(each, ())]
+
+
+def _lines(file: ConfigFile) -> Iterator[tuple[int, str]]:
+    return enumerate(file.content.decode(errors="replace").split("\n"), start=1)
+
+
+def _in_file(file: ConfigFile, pattern: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in a file, with the key of their line."""
+    key = ""
+    for number, line in _lines(file):
+        if line.lstrip().startswith("#"):
+            continue
+        named = KEY.match(line)
+        key = named[1] if named else key if line[:1].isspace() else ""
+        for address, port in pattern.findall(line):
+            yield Connection(address, int(port), file.path, number, key)
+
+
+def _in_value(value: object, what: str, pattern: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses in arguments or in an environment."""
+    for address, port in pattern.findall(json.dumps(value, default=str)):
+        yield Connection(address, int(port), what)
+
+
+def _modules(step: Step) -> Iterator[tuple[Task, str, Mapping[str, Any]]]:
+    """What a step runs in kolla_toolbox: each task with the short name and the arguments of its module."""
+    for task in step.tasks:
+        if "module_name" in task.args:
+            name = str(task.args["module_name"]).rpartition(".")[2]
+            yield task, name, task.args.get("module_args") or {}
+
+
+def _in_step(step: Step, pattern: re.Pattern[str]) -> Iterator[Connection]:
+    """The addresses to which a step's tasks connect."""
+    for task in step.tasks:
+        if task.module != "kolla_toolbox":
+            own = {name: value for name, value in task.args.items() if name != "common_options"}
+            yield from _in_value(own, task.name, pattern)
+    for task, module, args in _modules(step):
+        for key, value in _items(args):
+            if key == "login_host":
+                yield Connection(str(value), int(args.get("login_port", SQL)), task.name, 0, key)
+            elif key == "auth_url" or (key == "url" and module in ("uri", "get_url")):
+                for host, port in URL.findall(str(value)):
+                    yield Connection(host, int(port), task.name, 0, key)
+
+
+def _items(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """The single values below a mapping, by key."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _items(each, str(name))
+    elif isinstance(value, list):
+        for each in value:
+            if isinstance(each, (Mapping, list)):
+                yield from _items(each)
+    else:
+        yield key, value
+
+
+def _uses_identity(step: Step) -> bool:
+    """Whether a step talks to Keystone: by its address, or by the name of a cloud in clouds.yaml."""
+    modules = (str(task.args.get("module_name", "")) for task in step.tasks)
+    is_of_openstack = any(module.startswith(("openstack.cloud.", "os_")) for module in modules)
+    return is_of_openstack or any("auth_url" in str(task.args) for task in step.tasks)
+
+
+def _created_databases(step: Step) -> set[str]:
+    """The databases that a step in kolla_toolbox creates, or gives rights for."""
+    found: set[str] = set()
+    for _, module, args in _modules(step) if step.kind is Kind.TOOLBOX else ():
+        if module == "mysql_db":
+            found.add(str(args.get("name")))
+        elif module == "mysql_user":
+            granted = (each.partition(".")[0].strip("`") for each in str(args.get("priv", "")).split("/"))
+            found.update(name.replace("\\", "") for name in granted if name not in ("*", ""))
+    return found
+
+
+# -- the graph ----------------------------------------------------------------------------------------
 
 
 def derive(containers: Containers, rules: Rules, places: Places, *, is_upgrade: bool = False) -> Graph:
@@ -280,9 +214,12 @@ def derive(containers: Containers, rules: Rules, places: Places, *, is_upgrade: 
 class _Derivation:
     def __init__(self, containers: Containers, rules: Rules, places: Places) -> None:
         self.containers, self.rules, self.places = containers, rules, places
-        self.listeners = find_listeners(containers, rules, places.addresses, places.virtual)
-        every = [address for of_host in places.addresses.values() for address in of_host]
-        self.pattern = address_pattern([*every, *places.virtual, *places.names])
+        self.identity: Mapping[str, str] = rules["identity"]
+        self.listeners = self.find_listeners()
+        every = {*places.virtual, *places.names, *(each for own in places.addresses.values() for each in own)}
+        names = "|".join(re.escape(each) for each in sorted(every, key=len, reverse=True))
+        # One of these addresses, or names of hosts, with a port.
+        self.pattern = re.compile(rf"(?<![\w.-])({names}):(\d{{2,5}})(?!\d)")
         self.unresolved: list[Unresolved] = []
 
     def graph(self, is_upgrade: bool) -> Graph:
@@ -301,68 +238,116 @@ class _Derivation:
         edges = {name: list(of_name.values()) for name, of_name in found.items()}
         return Graph(edges, self.unresolved)
 
+    # -- addresses --------------------------------------------------------------------------------
+
+    def find_listeners(self) -> Mapping[Address, Mapping[Listener, None]]:
+        """The listeners of each address and port."""
+        found: dict[Address, dict[Listener, None]] = {}
+
+        def add(address: Address, listener: Listener) -> None:
+            found.setdefault(address, {})[listener] = None
+
+        for daemon in self.containers.daemons.values():
+            listener = Listener(daemon.name, daemon.name == "proxysql")
+            for host, settings in daemon.settings.items():
+                test = " ".join(map(str, (settings.get("healthcheck") or {}).get("test", ())))
+                for name, port in CURL.findall(test):
+                    add((name, int(port)), Listener(daemon.name))
+                ports = [*map(int, LISTEN.findall(test))]
+                for row in self.rules.rows("listeners", daemon.name):
+                    ports += row["ports"]
+                for port in ports:
+                    for name in self.places.virtual if listener.is_proxy else self.places.addresses[host]:
+                        add((name, port), listener)
+        backends: dict[Address, list[Address]] = {}
+        for files in self.containers.files.values():
+            for bound, servers in (each for file in files.get("haproxy", ()) for each in _proxied(file)):
+                backends.setdefault(bound, []).extend(servers)
+                add(bound, Listener("haproxy", True))
+        for bound, servers in backends.items():
+            for listener in [each for server in servers for each in found.get(server, ())]:
+                add(bound, listener)
+        behind = [
+            each for (_, port), all_ in found.items() if port == SQL for each in all_ if not each.is_proxy
+        ]
+        for name in self.places.virtual if "proxysql" in self.containers.daemons else ():
+            for listener in behind:
+                add((name, SQL), listener)
+        return found
+
+    def to_listeners(self, name: str, host: str, connection: Connection, is_hard: bool) -> Iterator[Edge]:
+        address = self.places.names.get(connection.address, connection.address)
+        found = self.listeners.get((address, connection.port), ())
+        daemons = list(dict.fromkeys(each.daemon for each in found))
+        behind = list(dict.fromkeys(each.daemon for each in found if not each.is_proxy))
+        ruled = [row for row in self.rules.rows("addresses", name) if row["port"] == connection.port]
+        if ruled:  # `on` is null for something outside of the deployment.
+            daemons = [str(row["on"]) for row in ruled[:1] if row["on"]]
+        elif name not in daemons and (not daemons or len(behind) > 1):
+            self.unresolved.append(Unresolved(name, connection, behind))
+            return
+        if name in daemons:
+            return  # It is what listens there, or a member of the same cluster.
+        is_own = address in self.places.addresses.get(host, ())
+        for daemon in daemons:
+            yield Edge(name, daemon, connection.place, is_hard, is_own)
+
+    def is_hard(self, connection: Connection) -> bool:
+        """Whether nothing can start without it."""
+        return bool(re.fullmatch(self.rules["hard"], connection.key))
+
+    def in_files(self, settings: Settings, host: str) -> Iterator[Connection]:
+        """The connections in the files of a container."""
+        for file in self.containers.config_files(settings, host):
+            yield from _in_file(file, self.pattern)
+
     # -- daemons ----------------------------------------------------------------------------------
 
     def of_daemons(self) -> Iterator[Edge]:
         for daemon in self.containers.daemons.values():
-            if not self.rules.is_ignored(daemon.name):
-                for host in daemon.hosts:
-                    yield from self.of_daemon(daemon, host)
+            hosts = () if self.rules.rows("ignored", daemon.name) else daemon.hosts
+            for host, settings in ((host, daemon.settings[host]) for host in hosts):
+                environment = _in_value(settings.get("environment") or {}, "environment", self.pattern)
+                for each in (*self.in_files(settings, host), *environment):
+                    yield from self.to_listeners(daemon.name, host, each, self.is_hard(each))
             yield from self.after_steps(daemon)
-
-    def of_daemon(self, daemon: Daemon, host: str) -> Iterator[Edge]:
-        files = self.containers.config_files(daemon.settings[host], host)
-        found = [each for file in files for each in in_file(file, self.pattern)]
-        environment = daemon.settings[host].get("environment") or {}
-        found += in_value(environment, "environment", self.pattern)
-        for each in found:
-            is_hard = bool(re.fullmatch(self.rules.hard, each.key))
-            yield from self.to_listeners(daemon.name, host, each, is_hard)
 
     def after_steps(self, daemon: Daemon) -> Iterator[Edge]:
         """Steps that create or migrate a database that the daemon uses, or fill a volume of its own."""
         used = self.databases(daemon.first, daemon.hosts[0])
         started = min(daemon.started.values(), default=0)
         for step in self.containers.steps:
-            if step.kind is Kind.TOOLBOX:
-                common = sorted(used.keys() & set(created_databases(step.tasks)))
-                why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
-            elif step.kind is Kind.BOOTSTRAP and step.number < started:
+            common, volumes = used.keys() & _created_databases(step), set[str]()
+            if step.kind is Kind.BOOTSTRAP and step.number < started:
                 args = step.tasks[0].args
-                common = sorted(used.keys() & self.databases(args, step.host).keys())
-                shared = self.own_volumes(args) & self.own_volumes(daemon.first)
-                volumes = sorted(shared) if step.role == daemon.role else []
-                why = f"{used[common[0]]} uses the database {common[0]}" if common else ""
-                why = why or (f"it shares the volume {volumes[0]}" if volumes else "")
-            else:
-                why = ""
-            if why:
-                yield Edge(daemon.name, step.name, why)
+                common = used.keys() & self.databases(args, step.host).keys()
+                if step.role == daemon.role:
+                    volumes = self.own_volumes(args) & self.own_volumes(daemon.first)
+            if common:
+                yield Edge(daemon.name, step.name, f"{used[min(common)]} uses the database {min(common)}")
+            elif volumes:
+                yield Edge(daemon.name, step.name, f"it shares the volume {min(volumes)}")
 
-    def databases(self, settings: Mapping[str, object], host: str) -> Mapping[str, str]:
-        """The databases that a container's files name, with the place."""
+    def databases(self, settings: Settings, host: str) -> Mapping[str, str]:
+        """The databases that a container's files name in URLs, with the place."""
         return {
-            name: f"{file.path}:{line}"
+            name: f"{file.path}:{number}"
             for file in self.containers.config_files(settings, host)
-            for name, line in databases(file)
+            for number, line in _lines(file)
+            for name in DATABASE.findall(line)
         }
 
-    def own_volumes(self, settings: Mapping[str, object]) -> set[str]:
+    def own_volumes(self, settings: Mapping[str, Any]) -> set[str]:
         """Its named volumes, without those that all containers have."""
-        volumes = settings.get("volumes") or ()
-        assert isinstance(volumes, (list, tuple))
-        names = {str(volume).partition(":")[0] for volume in volumes}
-        return {
-            name
-            for name in names
-            if name and "/" not in name and not re.fullmatch(self.rules.common_volumes, name)
-        }
+        names = {str(volume).partition(":")[0] for volume in settings.get("volumes") or ()}
+        common = self.rules["common_volumes"]
+        return {name for name in names if name and "/" not in name and not re.fullmatch(common, name)}
 
     # -- steps ------------------------------------------------------------------------------------
 
     def of_steps(self) -> Iterator[Edge]:
         stages: dict[str, list[list[Step]]] = {}  # by role: each has what hosts do side by side
-        creators: dict[str, str] = {}
+        creators: dict[str, str] = {}  # of users of the database
         identity = next((step for step in self.containers.steps if self.is_identity(step)), None)
         for step in self.containers.steps:
             of_role = stages.setdefault(step.role, [])
@@ -371,25 +356,39 @@ class _Derivation:
             of_role[-1].append(step)
             for before in of_role[-2] if len(of_role) > 1 else ():
                 yield Edge(step.name, before.name, f"the recorded order of the role {step.role}")
-            found = list(of_step(step, self.pattern))
+            found = list(_in_step(step, self.pattern))
             if step.kind is Kind.BOOTSTRAP:
-                found += self.required(step)
+                found += filter(self.is_hard, self.in_files(step.tasks[0].args, step.host))
                 yield from self.databases_of(step)
             if step.kind is Kind.EXEC:
                 yield Edge(step.name, step.image_of, "it ran in this container", is_local=True)
             for each in found:
                 yield from self.to_listeners(step.name, step.host, each, True)
-            for user in database_logins(step.tasks):
+            modules = list(_modules(step))
+            for user in (str(args["login_user"]) for _, _, args in modules if "login_user" in args):
                 if user in creators:
                     yield Edge(step.name, creators[user], f"it logs in to the database as {user}")
-            creators.update(dict.fromkeys(created_database_users(step.tasks), step.name))
+            creators.update(
+                {str(args.get("name")): step.name for _, name, args in modules if name == "mysql_user"}
+            )
             # An upgrade has no step that creates the administrator.
-            if uses_identity(step) and (not identity or step.number > identity.number):
+            if _uses_identity(step) and (not identity or step.number > identity.number):
                 why = "it talks to Keystone as an administrator"
                 if identity:
                     yield Edge(step.name, identity.name, why)
-                if self.rules.identity["daemon"] in self.containers.daemons:
-                    yield Edge(step.name, self.rules.identity["daemon"], why)
+                if self.identity["daemon"] in self.containers.daemons:
+                    yield Edge(step.name, self.identity["daemon"], why)
+
+    def databases_of(self, step: Step) -> Iterator[Edge]:
+        used = self.databases(step.tasks[0].args, step.host)
+        for other in self.containers.steps:
+            common = used.keys() & _created_databases(other)
+            if common and other.number < step.number:
+                yield Edge(step.name, other.name, f"{used[min(common)]} uses the database {min(common)}")
+
+    def is_identity(self, step: Step) -> bool:
+        """Whether it creates the administrator of Keystone."""
+        return any(re.search(self.identity["step"], str(task.args)) for task in step.tasks)
 
     def after_daemons(self) -> Iterator[tuple[Step, str]]:
         """Steps that an upgrade runs after it has started the daemons of their role or of their database."""
@@ -403,57 +402,17 @@ class _Derivation:
                 if started < step.number and (common or daemon.role == step.role):
                     yield step, daemon.name
 
-    def required(self, step: Step) -> Iterator[Connection]:
-        """The connections in the files of a one-time container that it can't start without."""
-        for file in self.containers.config_files(step.tasks[0].args, step.host):
-            for each in in_file(file, self.pattern):
-                if re.fullmatch(self.rules.hard, each.key):
-                    yield each
-
-    def databases_of(self, step: Step) -> Iterator[Edge]:
-        used = self.databases(step.tasks[0].args, step.host)
-        for other in self.containers.steps:
-            if other.kind is Kind.TOOLBOX and other.number < step.number:
-                for name in sorted(used.keys() & set(created_databases(other.tasks)))[:1]:
-                    yield Edge(step.name, other.name, f"{used[name]} uses the database {name}")
-
-    def is_identity(self, step: Step) -> bool:
-        """Whether it creates the administrator of Keystone."""
-        return any(re.search(self.rules.identity["step"], str(task.args)) for task in step.tasks)
-
-    # -- addresses --------------------------------------------------------------------------------
-
-    def to_listeners(self, name: str, host: str, connection: Connection, is_hard: bool) -> Iterator[Edge]:
-        address = self.places.names.get(connection.address, connection.address)
-        found = self.listeners.get((address, connection.port), ())
-        daemons = list(dict.fromkeys(each.daemon for each in found))
-        behind = list(dict.fromkeys(each.daemon for each in found if not each.is_proxy))
-        ruled = self.rules.answering(name, connection.port)
-        if ruled:
-            daemons = [each for each in ruled if each]
-        elif name not in daemons and (not daemons or len(behind) > 1):
-            self.unresolved.append(Unresolved(name, connection, behind))
-            return
-        if name in daemons:
-            return  # It is what listens there, or a member of the same cluster.
-        is_own = address in self.places.addresses.get(host, ())
-        for daemon in daemons:
-            yield Edge(name, daemon, connection.place, is_hard, is_own)
-
     def by_rules(self) -> Iterator[Edge]:
         modules: dict[str, list[str]] = {name: [] for name in self.containers.daemons}
         for step in self.containers.steps:
             modules[step.name] = [str(task.args.get("module_name", "")) for task in step.tasks]
-        for row in self.rules.needs:
+        for row in self.rules["needs"]:
             needed = [each for each in modules if row["on"] and re.fullmatch(row["on"], each)]
             reason, is_local, is_all = str(row["reason"]), bool(row.get("local")), bool(row.get("all"))
             for name, used in modules.items():
-                if re.fullmatch(row["name"], name) and _has(used, row.get("module")):
+                runs = row.get("module") is None or any(re.fullmatch(row["module"], each) for each in used)
+                if runs and re.fullmatch(row["name"], name):
                     yield from (Edge(name, on, reason, is_local=is_local, is_all=is_all) for on in needed)
-
-
-def _has(modules: Sequence[str], pattern: str | None) -> bool:
-    return pattern is None or any(re.fullmatch(pattern, each) for each in modules)
 
 
 def _joined(one: Edge, other: Edge) -> Edge:
@@ -469,7 +428,7 @@ def without_needs(graph: Graph, containers: Containers, rules: Rules) -> Sequenc
         step
         for step in containers.steps
         if not any(edge.is_hard for edge in graph.edges.get(step.name, ()))
-        and not rules.needs_nothing(step.name)
+        and all(row["on"] is not None for row in rules.rows("needs", step.name))
     ]
 
 

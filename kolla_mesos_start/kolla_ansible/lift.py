@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Callable
 
 from kolla_mesos_start.kolla_ansible.recording import Task
 from kolla_mesos_start.kolla_ansible.stand_ins import StandIns
@@ -81,7 +81,9 @@ class Lifter:
 
     def arguments(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments of a task with marks."""
-        marked: Mapping[str, Any] = _walk(args, self)
+        marked: Mapping[str, Any] = mapped(
+            args, lambda value: self.text(value) if isinstance(value, str) else value
+        )
         return marked
 
     def _encoded(self, found: re.Match[str]) -> str:
@@ -111,6 +113,15 @@ def _operands(marked: str) -> Iterator[str]:
             yield part
         elif part:
             yield '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same value with changed keys and single values in it."""
+    if isinstance(value, Mapping):
+        return {change(key): mapped(each, change) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mapped(each, change) for each in value]
+    return change(value)
 
 
 def expressions(lifted: object) -> Iterator[str]:
@@ -154,13 +165,13 @@ def words(lifted: str) -> Sequence[str]:
 
 def templates(lifted: Any) -> Any:
     """The templates of all texts in a value. Other than a file, a text loses one newline at its end."""
-    if isinstance(lifted, str):
-        return template(lifted) + ("\n" if is_template(lifted) and lifted.endswith("\n") else "")
-    if isinstance(lifted, Mapping):
-        return {key: templates(each) for key, each in lifted.items()}
-    if isinstance(lifted, (list, tuple)):
-        return [templates(each) for each in lifted]
-    return lifted
+
+    def changed(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return template(value) + ("\n" if is_template(value) and value.endswith("\n") else "")
+
+    return mapped(lifted, changed)
 
 
 def shown(lifted: str) -> str:
@@ -277,16 +288,6 @@ def _differences(task: Task, one: str, other: str) -> list[Unlifted]:
     if len(lines) != len(others):
         found = found[:1] or [0]
     return [Unlifted(task.host, task.dest or "", line) for line in found]
-
-
-def _walk(value: Any, lifter: Lifter) -> Any:
-    if isinstance(value, str):
-        return lifter.text(value)
-    if isinstance(value, Mapping):
-        return {_walk(key, lifter): _walk(each, lifter) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_walk(each, lifter) for each in value]
-    return value
 
 
 # -- one text for several hosts --------------------------------------------------------------------

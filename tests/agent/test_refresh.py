@@ -41,6 +41,18 @@ open("listens", "w").close()
 while True:
     signal.pause()
 """
+SLOW_TO_STOP = """
+import os, signal, time
+def heard(number, frame):
+    with open("heard", "a") as file:
+        file.write(signal.Signals(number).name + "\\n")
+signal.signal(signal.SIGTERM, heard)
+with open("started", "a") as file:
+    file.write(open("web.conf").read() + "\\n")
+open("listens", "w").close()
+while not os.path.exists("end"):
+    time.sleep(0.02)
+"""
 HUP = {"signal": "HUP"}
 
 
@@ -316,6 +328,23 @@ def test_a_daemon_can_be_restarted_many_times(web: Web) -> None:
         begun = numbers[: int(number) + 1]
         eventually(lambda begun=begun: started.read_text().split() == begun, "it has begun")  # type: ignore[misc]
     eventually(lambda: agent.state == "ready", "it is ready again")
+
+
+def test_a_second_restart_while_the_daemon_ends_does_not_signal_it_again(web: Web) -> None:
+    """A second SIGTERM may mean: end at once."""
+    slow: dict[str, Any] = {
+        "on_change": {"restart": True},
+        "command": [sys.executable, "-I", "-S", "-c", SLOW_TO_STOP],
+        "stop_grace": 600,
+    }
+    web.publish("old", **slow)
+    agent = web.start(KOLLA_START_MODE="supervise")
+    for number, text in enumerate(("new", "newer"), 1):
+        web.publish(text, **slow)
+        refreshed(agent, number)
+    (agent.directory / "end").touch()
+    eventually(lambda: (agent.directory / "started").read_text() == "old\nnewer\n", "it is started again")
+    assert heard(agent) == ["SIGTERM"]
 
 
 @pytest.mark.parametrize(

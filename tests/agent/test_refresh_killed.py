@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests import CHECKOUT
-from tests.agent.test_refresh import DAEMON, HUP, SERVICE, Web, heard
+from tests.agent.test_refresh import DAEMON, HUP, SERVICE, Web, by_hand, heard
 from tests.conftest import Deployment
 from tests.support.agents import Agent, Containers
 from tests.support.publishing import publish
@@ -55,12 +55,12 @@ class Container:
         with (place / "kolla_mesos_start/__init__.py").open("a") as module:
             module.write(KILLS)
 
-    def start(self, mode: str = "exec") -> Agent:
+    def start(self, mode: str = "exec", on_change: dict[str, str] = HUP) -> Agent:
         """A container that is ready, with all its files old."""
         daemon = {
             "command": [sys.executable, "-I", "-S", "-c", DAEMON],
             "ready": {"alive": 0},
-            "on_change": HUP,
+            "on_change": on_change,
             "width": 1,
             "files": {name: {"dest": f"{{{{ directory }}}}/{name}"} for name in NAMES},
         }
@@ -100,6 +100,17 @@ def test_a_killed_refresh_is_run_again_at_once_and_the_daemon_is_notified(
     assert "trying again at once" in agent.said
     eventually(lambda: agent.state == "ready", "it is ready, without a reason")
     assert not list(agent.directory.glob(".kolla*"))
+
+
+def test_a_command_that_fails_after_a_killed_refresh_leaves_no_mixture(container: Container) -> None:
+    """What the killed one had placed can't be put back. The daemon is notified at the next refresh."""
+    agent = container.start(on_change={"command": "test -e works && touch told"})
+    container.kill(agent, "refresher")
+    eventually(lambda: "on_change failed: exit status 1" in container.web.reason(), "the command has failed")
+    assert found(agent) == {"new"}
+    (agent.directory / "works").touch()
+    assert by_hand(agent).returncode == 0
+    assert (agent.directory / "told").exists()
 
 
 def test_a_refresh_whose_registrar_dies_puts_the_old_files_back(container: Container) -> None:

@@ -1,6 +1,6 @@
 """The Keystone example in real containers: the same definitions, and a podman container for each stand-in.
 
-Adds images, users and volumes to `tests/stack/examples/keystone.py`, whose containers are processes. The
+Adds images, users and volumes to `tests/examples/keystone.py`, whose containers are processes. The
 tests have the assertions.
 """
 
@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.up import containers
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Users
 from tests.stack.cloud import NOTED
-from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, Users
 from tests.support.keystone import Keystone
 from tests.support.tool import operator_client
 

@@ -28,7 +28,7 @@ from kolla_mesos_start.ctl.up.containers import dies_with_us
 from kolla_mesos_start.errors import BadUsage
 from tests import CHECKOUT
 from tests.containers.podman import settings
-from tests.stack.examples.openstack import (
+from tests.examples.openstack import (
     CONSTRAINTS,
     INSTALL,
     PIP,

@@ -1,8 +1,6 @@
 """Pods of etc/kubernetes in podman, which does what a kubelet does with them.
 
-Adds to a manifest what a cluster adds before a node runs it, and replaces what podman does not support.
-`PLACES` lists all changes, except for the site's values in the ConfigMap `kolla`.
-"""
+Adds to a manifest what a cluster adds before a node runs it, and replaces what podman does not support."""
 
 from __future__ import annotations
 
@@ -20,25 +18,6 @@ from tests.containers.podman import Container, Podman
 from tests.support.kubelet import mount_secret
 
 MANIFESTS = CHECKOUT / "etc" / "kubernetes"
-# Where a pod that is run differs from its manifest; {} is the container.
-PLACES = {
-    "metadata.name": "the controller's: each pod has a name of its own",
-    "spec.nodeName": "the scheduler's",
-    "spec.restartPolicy": "podman restarts init containers by it as well, a kubelet only those that fail",
-    "{}.image": "the operator's registry; here the images under test",
-    # podman 4.3 knows no spec.nodeName, see test_kubernetes.py.
-    "{}.env.NODE_NAME.value": "the kubelet's: what the field above holds",
-    "{}.env.NODE_NAME.valueFrom": "",
-    "{}.ports.public": "podman would publish them; in the machine's network they are open anyway",
-    "{}.volumeMounts.termination-log-{}": "the kubelet's: a file of the container's own",
-    "spec.volumes.termination-log-{}": "",
-    # podman 4.3 gives a Secret's values as they are encoded, see test_kubernetes.py.
-    **{
-        f"spec.volumes.{volume}.{place}": "the kubelet's: the files that it makes of the Secret"
-        for volume in ("keystone-passwords", "tasks-zookeeper", "api-zookeeper")
-        for place in ("hostPath", "secret")
-    },
-}
 # A pod's first container, which keeps its namespaces; podman would make an image from Debian's catatonit.
 PAUSE = "localhost/pause"
 
@@ -144,16 +123,16 @@ class Cluster:
         template["metadata"]["name"] = name
         spec = template["spec"]
         spec["nodeName"] = node
-        if "initContainers" in spec:
+        if "initContainers" in spec:  # podman restarts all of them by it, a kubelet those that fail.
             spec["restartPolicy"] = "OnFailure"
         for volume in spec["volumes"]:
-            if "secret" in volume:
+            if "secret" in volume:  # podman 4.3 gives its values as they are encoded.
                 place = self._secret(volume.pop("secret")["secretName"])
                 volume["hostPath"] = {"path": str(place), "type": "Directory"}
         for container in containers(spec):
             container["image"] = self._images.agent(container["image"].rpartition("/")[2].partition(":")[0])
-            container.pop("ports", None)
-            for variable in container["env"]:
+            container.pop("ports", None)  # podman would publish them.
+            for variable in container["env"]:  # podman 4.3 knows no spec.nodeName.
                 if variable.get("valueFrom") == {"fieldRef": {"fieldPath": "spec.nodeName"}}:
                     del variable["valueFrom"]
                     variable["value"] = spec["nodeName"]
@@ -188,21 +167,3 @@ def decision(job: Document, status: int, condition: str = "") -> str:
             if status in codes["values"]:
                 return str(rule["action"])
     return "Count"
-
-
-def differences(manifest: object, run: object, path: str = "") -> Iterator[str]:
-    """Where two documents differ. Things in a list go by their names; a list that is not there is empty."""
-    if isinstance(manifest, list) or isinstance(run, list):
-        manifest, run = _by_name(manifest or []), _by_name(run or [])
-    if isinstance(manifest, dict) and isinstance(run, dict):
-        for key in {**manifest, **run}:
-            yield from differences(manifest.get(key), run.get(key), f"{path}.{key}".lstrip("."))
-    elif manifest != run:
-        yield path
-
-
-def _by_name(things: Any) -> dict[Any, Any]:
-    named = {}
-    for number, thing in enumerate(things):
-        named[thing.get("name", number) if isinstance(thing, dict) else number] = thing
-    return named

@@ -16,8 +16,8 @@ from tests.containers.cloud import Cloud
 from tests.containers.images import Images
 from tests.containers.obedient import SERVICE, STATUS, STRATEGIES, contents, is_ready, publish_obedient
 from tests.containers.podman import Podman
+from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.stack.cloud import published
-from tests.stack.examples.keystone import API, HOSTS, MARIADB, MEMCACHED
 from tests.support.waiting import eventually
 from tests.support.zookeeper import Server
 

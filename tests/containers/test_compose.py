@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.manifests.model import DATA, SECRETS
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
-from tests.stack.examples.keystone import issue_token
+from tests.examples.keystone import issue_token
 from tests.support.launching import PASSWORD, directory, free_ports
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST

@@ -6,7 +6,6 @@ published is what its README says; MariaDB and memcached are containers without 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shutil
@@ -14,15 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
+from kazoo.security import Permissions, make_digest_acl
 
 from kolla_mesos_start import errors
 from kolla_mesos_start.ctl import cli
@@ -30,12 +29,12 @@ from kolla_mesos_start.ctl.directory import directory, formats
 from kolla_mesos_start.ctl.validate.rules import validate
 from tests.conftest import Deployment
 from tests.containers.images import Images
-from tests.containers.kube import MANIFESTS, PLACES, Cluster, Document, Pod, containers, decision, differences
+from tests.containers.kube import MANIFESTS, Cluster, Document, Pod, containers, decision
 from tests.containers.kube import manifests as documents
 from tests.containers.podman import Container
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
+from tests.examples.openstack import EXAMPLE
 from tests.server.test_session import secured
-from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token, validate_token
-from tests.stack.examples.openstack import EXAMPLE
 from tests.support.documents import KUBERNETES, blocks
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST, free_port
@@ -45,7 +44,6 @@ pytestmark = pytest.mark.timeout(900)
 
 (JOB,) = documents("job.yml")
 (DEPLOYMENT,) = documents("deployment.yml")
-WORKLOADS = [pytest.param(JOB, id="job"), pytest.param(DEPLOYMENT, id="deployment")]
 # The first with podFailurePolicy for good, and the newest that there are schemas of.
 VERSIONS = ("1.31", "1.37")
 
@@ -346,92 +344,6 @@ def waits(container: Container, text: str) -> None:
     eventually(lambda: text in container.said, text, every=0.2)
 
 
-# -- what is run -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_is_run_is_what_is_written(workload: Document, site: Site) -> None:
-    """But for what a cluster adds, the names of images, and what podman unmet."""
-    kind: str = workload["metadata"]["name"]
-    (pod, _) = (pod for pod in (*site.jobs, *site.replicas) if pod.name.startswith(kind))
-    template = workload["spec"]["template"]
-    named = {
-        place.replace("{}", f"spec.{kind}.{each['name']}", 1).replace("{}", each["name"])
-        for kind in ("initContainers", "containers")
-        for each in template["spec"].get(kind, ())
-        for place in PLACES
-        if place.startswith("{}")
-    }
-    named |= {
-        place.replace("{}", each["name"])
-        for each in containers(template["spec"])
-        for place in PLACES
-        if not place.startswith("{}")
-    }
-    run = {key: value for key, value in pod.document.items() if key not in ("apiVersion", "kind")}
-    assert set(differences(template, run)) <= named
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_podman_has_heeded_it(workload: Document, site: Site) -> None:
-    """An unprivileged user with the image's groups, no capability, no way to new privileges; limits."""
-    pod = (site.jobs if workload is JOB else site.replicas)[0]
-    spec = workload["spec"]["template"]["spec"]
-    for written in containers(spec):
-        inspected = pod.container(written["name"]).inspected
-        host = inspected["HostConfig"]
-        user = {**spec["securityContext"], **written["securityContext"]}["runAsUser"]
-        assert inspected["Config"]["User"] == str(user)
-        assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
-        assert "no-new-privileges" in host["SecurityOpt"]
-        assert host["Memory"] == bytes_of(written["resources"]["limits"]["memory"])
-        # The image's ENTRYPOINT stays in front.
-        assert [inspected["Path"], *inspected["Args"]][-1:] == written["args"]
-        assert inspected["Path"] == "dumb-init"
-
-
-def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) << {"Mi": 20, "Gi": 30}[quantity[-2:]]
-
-
-def test_podman_does_not_know_a_pods_node(site: Site) -> None:
-    """All that is missing for NODE_NAME; should podman learn it, `kube.py` may leave that to podman."""
-    document = copy.deepcopy(site.jobs[0].document)
-    document["metadata"]["name"] = "keystone-tasks-field"
-    (container,) = containers(document["spec"])
-    container["env"] = JOB["spec"]["template"]["spec"]["containers"][0]["env"]
-    with pytest.raises(AssertionError, match=r"fieldPath spec\.nodeName is .* not supported"):
-        site.cluster.create(document, {})
-
-
-def test_podman_does_not_decode_a_secret(site: Site) -> None:
-    """All that is missing for it; should podman learn it, `kube.py` may leave that to podman."""
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "encoded"}, "data": {"a": "Yg=="}}
-    container = {
-        "name": "c",
-        "image": site.images.kolla("base"),
-        "command": ["cat", "/secret/a"],
-        "volumeMounts": [{"name": "v", "mountPath": "/secret"}],
-    }
-    volumes = [{"name": "v", "secret": {"secretName": "encoded", "optional": False}}]
-    spec = {"containers": [container], "volumes": volumes, "restartPolicy": "Never"}
-    site.cluster.play(
-        secret, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "encoded"}, "spec": spec}
-    )
-    played = Container(site.cluster.podman, "encoded-c")
-    eventually(lambda: played.said == "Yg==", "its value as it is encoded", every=0.2)
-
-
-def test_no_password_is_in_zookeeper(site: Site) -> None:
-    """Though all that needs one has rendered it by now."""
-    left = [site.deployment.path]
-    while left:
-        path = left.pop()
-        data = site.zk.get(path)[0]
-        assert PASSWORD.encode() not in data and b"S3cretOfZooKeeper" not in data, path
-        left += [f"{path}/{name}" for name in site.zk.get_children(path)]
-
-
 def test_each_pod_has_an_identity_of_its_own(site: Site) -> None:
     """What one has recorded the others may read, and nobody else may read anything."""
     detail = f"{site.deployment.path}/status/global/{TASK}/detail"
@@ -489,77 +401,6 @@ def test_a_job_started_again_passes(site: Site) -> None:
 
 def task(**keys: Any) -> dict[str, Any]:
     return {"commands": {"c": {"command": "true", **keys}}}
-
-
-class Failure(NamedTuple):
-    """A way to fail: the agent's exit status, what the policy makes of it, and how it comes about."""
-
-    status: int
-    action: str
-    definition: Mapping[str, Any] = task()
-    site: Mapping[str, str] = {}
-
-
-def daemon(program: str) -> dict[str, Any]:
-    return {"service": {"daemon": {"command": [program], "ready": {"alive": 1}}}}
-
-
-FAILURES = {
-    "command": Failure(1, "Count", task(command="exit 3")),
-    "environment": Failure(64, "FailJob", site={"KOLLA_LOG_FORMAT": "xml"}),
-    "definition": Failure(65, "FailJob", task(comand="true")),
-    "connection": Failure(
-        69, "Ignore", site={"KOLLA_ZK_HOSTS": f"{HOST}:{free_port()}", "KOLLA_ZK_CONNECT_TIMEOUT": "1"}
-    ),
-    "closed directory": Failure(
-        73, "FailJob", task(files={"f": {"dest": "/etc/closed/f", "mounted": "/etc/hostname"}})
-    ),
-    "dependency": Failure(75, "Ignore", task(dependencies=[{"path": "nobody/ever", "timeout": 0.5}])),
-    "access": Failure(77, "FailJob", task()),
-    "variable": Failure(78, "FailJob", task(env={"A": "{{ missing }}"})),
-    "no program": Failure(126, "FailJob", daemon("/etc/passwd")),
-    "nowhere": Failure(127, "FailJob", daemon("/nowhere")),
-}
-WRITE_ONLY = [make_acl("world", "anyone", create=True, delete=True, write=True, admin=True)]
-
-
-@pytest.fixture(scope="module")
-def failed(site: Site) -> Mapping[str, Pod]:
-    """A pod of the Job for each failure, all of them at once, in trees of their own."""
-    pods = {}
-    for number, (name, failure) in enumerate(FAILURES.items()):
-        prefix = f"{site.deployment.prefix}/failures/{number}"
-        path = f"{prefix}/site/{TASKS}"
-        # By hand: the operator's tool would not publish all of them.
-        site.zk.create(path, json.dumps({"name": TASKS, **failure.definition}).encode(), makepath=True)
-        if failure.status == errors.AccessDenied.status:
-            site.zk.set_acls(path, WRITE_ONLY)
-        pods[name] = site.make(JOB, f"keystone-tasks-{number}", "node-1", prefix, **failure.site)
-    site.start(*pods.values())
-    for pod in pods.values():
-        site.ended(pod)
-    for znode in site.zk.get_children(f"{site.deployment.prefix}/failures"):
-        site.zk.set_acls(f"{site.deployment.prefix}/failures/{znode}/site/{TASKS}", OPEN_ACL_UNSAFE)
-    return pods
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_the_policy_does_with_a_failure_what_the_agent_says(name: str, failed: Mapping[str, Pod]) -> None:
-    """Exit status, termination message and the Job's policy agree on whether to try again."""
-    expected = FAILURES[name]
-    pod = failed[name]
-    assert pod.container().status == expected.status, pod.container().said
-    message = pod.message()
-    assert (message["status"], message["retriable"]) == (expected.status, expected.action != "FailJob")
-    assert pod.container().said.splitlines()[-1] == json.dumps(message)
-    assert decision(JOB, expected.status) == expected.action
-
-
-def test_every_status_that_the_policy_names_has_been_seen() -> None:
-    """But 70, a defect of the agent, which nobody can bring about, and 76, which ends no task."""
-    named = {status for values in statuses(JOB).values() for status in values}
-    unseen = {errors.AgentError.status, errors.Retired.status}
-    assert named - unseen == {failure.status for failure in FAILURES.values()}
 
 
 def test_a_pod_that_is_told_to_stop_has_not_failed_if_its_node_is_drained(site: Site) -> None:
@@ -639,25 +480,3 @@ def test_a_pod_is_stopped_within_its_grace_period(site: Site) -> None:
     replica.stop()
     assert replica.container().status == 0
     assert time.monotonic() - begun < 15
-
-
-def test_an_init_container_that_has_failed_is_started_again(site: Site) -> None:
-    """Until somebody has mended what is wrong; the daemon's container is not started before."""
-    prefix = f"{site.deployment.prefix}/mended"
-    path = f"{prefix}/site/{TASKS}"
-    broken, mended = task(command="exit 3", run_once=True), task(run_once=True)
-    site.zk.create(path, json.dumps({"name": TASKS, **broken}).encode(), makepath=True)
-    pod = site.make(DEPLOYMENT, "keystone-api-mended", "node-1", prefix)
-    site.start(pod)
-    initial = pod.container("tasks")
-    eventually(lambda: initial.said.count("keystone_tasks/c: starting") > 1, "a second attempt", every=0.2)
-    assert pod.message("tasks")["status"] == 1
-    assert pod.container().inspected["State"]["Status"] == "created"
-    site.zk.set(path, json.dumps({"name": TASKS, **mended}).encode())
-    waits(initial, "keystone_tasks/c: done")
-    # podman then goes on as a kubelet does, or it has given the pod up after one of the failures.
-    if site.started[pod].exception():
-        pod.start()
-    assert initial.status == 0
-    assert pod.container().running
-    pod.stop()

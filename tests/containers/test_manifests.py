@@ -17,9 +17,9 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl import cli
 from tests.conftest import Deployment
 from tests.containers.images import Images
-from tests.containers.kube import Cluster, Document, decision
+from tests.containers.kube import Cluster, Document
 from tests.containers.podman import Container
-from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS, issue_token
 from tests.support.launching import PASSWORD, directory, free_ports
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST
@@ -164,14 +164,3 @@ def test_a_root_that_is_read_only_is_enough(site: Site) -> None:
     inspected = site.containers[MEMCACHED].inspected
     assert inspected["HostConfig"]["ReadonlyRootfs"] is True
     assert site.probe(MEMCACHED, "readinessProbe") == 0
-
-
-DECISIONS = {64: "FailJob", 65: "FailJob", 76: "FailJob", 77: "FailJob", 78: "FailJob"}
-DECISIONS.update({69: "Ignore", 75: "Ignore", 1: "Count", 143: "Count"})
-
-
-def test_the_policy_of_the_job_is_that_of_the_agents_statuses(site: Site) -> None:
-    """And a drained node is nobody's fault."""
-    job = site.workloads[TASKS]
-    assert {status: decision(job, status) for status in DECISIONS} == DECISIONS
-    assert decision(job, 143, "DisruptionTarget") == "Ignore"

@@ -15,7 +15,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from tests.conftest import Deployment, connected
 from tests.containers.images import Images
 from tests.containers.podman import Container, Podman
 from tests.containers.relay import Relay
-from tests.stack.examples.openstack import EXAMPLE
+from tests.examples.openstack import EXAMPLE
 from tests.support.documents import literals, parsed, table
 from tests.support.instances import Site
 from tests.support.marathon import wrong
@@ -285,33 +285,6 @@ def test_what_mesos_knows_is_registered(marathon: Marathon, memcached: Container
     assert site.instances(AGENT) == site.instances()
 
 
-def test_a_daemon_whose_registrar_has_died_is_unhealthy_and_started_anew(
-    marathon: Marathon, memcached: Container, site: Site
-) -> None:
-    """Told to end it does so; its successor is what others find then, and nothing else."""
-    app = APPS["memcached"]
-    (registrar,) = (each for each in processes(memcached) if each.name() == "kolla_registrar")
-    registrar.kill()
-    marathon.becomes(app, memcached, 1, "daemon runs, unregistered")
-    (member,) = site.instances()
-    assert marathon.stop(app, memcached) == 0
-    successor = marathon.start(app)
-    marathon.becomes(app, successor, 0, "ready")
-    eventually(lambda: set(site.instances()) - {member}, "the successor is found")
-    eventually(lambda: len(site.instances()) == 1, "the instance of the dead is lost")
-    assert member not in site.instances()
-    assert marathon.stop(app, successor) == 0
-
-
-def processes(container: Container) -> Iterator[psutil.Process]:
-    """All that is in the container, wherever its process ids are."""
-    own = os.readlink(f"/proc/{container.pid}/ns/mnt")
-    for process in psutil.process_iter():
-        with suppress(OSError):
-            if os.readlink(f"/proc/{process.pid}/ns/mnt") == own:
-                yield process
-
-
 def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, memcached: Container, site: Site) -> None:
     """Without exec: it passes no signal on, and Mesos' reach the whole group."""
     make_room(marathon, memcached)
@@ -348,18 +321,6 @@ def test_a_cmd_takes_the_place_of_the_entrypoint(
     marathon.becomes(IN_DOCKER, container, 0, "ready")
     assert container.read("/proc/1/comm") == "memcached\n"
     assert marathon.stop(IN_DOCKER, container) == 0
-
-
-def test_a_shell_that_is_process_1_hears_no_signal(
-    marathon: Marathon, memcached: Container, site: Site
-) -> None:
-    """Without exec: the kernel keeps SIGTERM from it, nobody else gets any, and all are killed in the end."""
-    make_room(marathon, memcached)
-    app = {**IN_DOCKER, "cmd": f"{IN_DOCKER['cmd'].replace('exec ', '')}; exit $?"}
-    container = marathon.start(app)
-    marathon.becomes(app, container, 0, "ready")
-    assert container.read("/proc/1/comm") == "sh\n"
-    assert container.stop(1) == 128 + signal.SIGKILL
 
 
 # -- args, under Docker's containerizer ----------------------------------------------------------------

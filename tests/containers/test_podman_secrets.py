@@ -23,7 +23,7 @@ from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.obedient import is_ready
 from tests.containers.podman import Container, Podman
-from tests.stack.examples.keystone import MARIADB
+from tests.examples.keystone import MARIADB
 from tests.support import documents
 from tests.support.waiting import eventually
 from tests.support.walking import znodes

@@ -28,7 +28,7 @@ from tests.containers.images import SUITE, Images
 from tests.containers.podman import Container, Podman
 from tests.ctl.manifests.test_manifests import LAUNCH, model
 from tests.ctl.manifests.test_manifests import site as odd_site
-from tests.stack.examples.openstack import kept, run
+from tests.examples.openstack import kept, run
 from tests.support.launching import directory, free_ports
 from tests.support.waiting import eventually
 

@@ -267,4 +267,4 @@ def test_a_defect_is_told_without_a_value(tmp_path: Path) -> None:
         f"{PROGRAM}: ValueError",
         f"{PROGRAM}: this is a defect of {PROGRAM}: please report it with these lines",
     ]
-    assert "ctl/commands/schema.py" in done.stderr and "s3cret" not in done.stderr
+    assert "ctl/commands/publish.py" in done.stderr and "s3cret" not in done.stderr

@@ -10,9 +10,8 @@ from kazoo.client import KazooClient
 
 from tests.conftest import Deployment
 from tests.ctl.test_publish import DEFINITION, publish
-from tests.support.agents import Containers
 from tests.support.publishing import write_files
-from tests.support.tool import ctl, tool
+from tests.support.tool import ctl
 
 
 @pytest.fixture
@@ -46,11 +45,6 @@ def container(
     }
     path = f"{deployment.path}/{service}/.containers/1"
     zk.create(path, json.dumps(fact).encode(), ephemeral=True, makepath=True)
-
-
-def test_a_published_directory_has_no_difference(deployment: Deployment, root: Path) -> None:
-    done = ctl(deployment, "diff", root)
-    assert done.stdout == "0 to create, 0 to update\n"
 
 
 def test_before_the_first_publication_everything_is_new(
@@ -223,24 +217,6 @@ def test_containers_of_another_image_are_named(
     assert ("  web on h1: starting, its image is 1: start one of 2\n" in done.stdout) is bool(needed)
     found = json.loads(ctl(deployment, "diff", root, "--format", "json").stdout)["running_old"]
     assert [(each["generation"], each["needed"]) for each in found] == ([(image, needed)] if needed else [])
-
-
-def test_more_instances_need_no_restart(deployment: Deployment, root: Path, containers: Containers) -> None:
-    """Agents do not read the number."""
-    daemon = "daemon: {command: sleep 1000, ready: {alive: 0}}"
-    definition = root / "services/web/definition.yml"
-    definition.write_text(f"service: {{instances: 1, {daemon}}}")
-    publish(root, deployment)
-    containers.start("web")
-    tool(deployment, "wait", "web", "--timeout", "60")
-    definition.write_text(f"service: {{instances: 2, {daemon}}}")
-    assert "older" not in ctl(deployment, "diff", root, status=1).stdout
-    assert "older" not in publish(root, deployment).stdout
-    assert "older" not in tool(deployment, "status", "web", status=1)
-    definition.write_text(f"service: {{instances: 2, {daemon.replace('1000', '2000')}}}")
-    assert "  web on " in ctl(deployment, "diff", root, status=1).stdout
-    assert "  web on " in publish(root, deployment).stdout
-    assert "older definition" in tool(deployment, "status", "web", status=1)
 
 
 def test_publishing_names_the_containers_that_run_an_older_version(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,7 +27,8 @@ from tests.conftest import Deployment
 from tests.support import lossy_proxy
 from tests.support.agents import Agent, Containers
 from tests.support.publishing import publish
-from tests.support.tool import ctl, operator_client, run_ctl, tool, tool_says
+from tests.support.terminal import Terminal
+from tests.support.tool import TOOL, ctl, environ, operator_client, run_ctl, tool, tool_says
 from tests.support.waiting import eventually
 from tests.support.walking import znodes
 from tests.support.zookeeper import HOST, Process, Server, free_port
@@ -191,28 +193,6 @@ def test_a_host_that_lost_its_data_is_accepted_for_one_epoch(cluster: Cluster) -
     assert cluster.shown()["winner"] == "h2"
 
 
-def test_a_position_that_can_not_be_found_is_explained(cluster: Cluster) -> None:
-    """Its host is there, so it is not missing."""
-    cluster.formed()
-    cluster.start(h1="g:5", h2="g:7")
-    cluster.containers.start(NAME, "h3").says("this host is no candidate yet")
-    cluster.candidates("h1", "h2")
-    said = eventually(lambda: _explained(cluster, "no position"), "the failure is explained")
-    assert "infra/db on h3 for " in said
-    assert "db/position: exit status 1; this host is no candidate yet; see its log" in said
-    assert cluster.shown()["missing"] == []
-    # An agent may read it at any time: no output at all would end it.
-    (cluster.disks / "h3" / "new").write_text("g:1\n")
-    (cluster.disks / "h3" / "new").rename(cluster.disks / "h3" / "position")
-    cluster.ready(*HOSTS)
-
-
-def _explained(cluster: Cluster, kind: str) -> str:
-    """The text of the cause of this kind."""
-    found = json.loads(run_ctl(cluster.deployment, "explain", "--format", "json").stdout)["causes"]
-    return "".join(each["text"] for each in found if each["kind"] == kind)
-
-
 # What is asked for while h1 and h2 are candidates, and why it is refused.
 REFUSED = [
     (["--winner", "h1"], "infra/db: missing: h3; a missing host may have the newest data; to decide"),
@@ -251,11 +231,24 @@ def test_a_word_is_withdrawn(cluster: Cluster) -> None:
     assert "nothing is recorded" in tool(cluster.deployment, "elect", "db", "--withdraw")
 
 
-def test_without_a_terminal_it_needs_a_yes(cluster: Cluster) -> None:
+def test_it_asks_before_a_change(cluster: Cluster) -> None:
+    """On a terminal; anywhere else it needs a yes."""
     cluster.formed()
     before = cluster.written()
-    assert "give --yes" in ctl(cluster.deployment, "elect", "db", "--forget", "h3", status=64).stderr
-    assert cluster.written() == before
+    words = ("elect", "db", "--forget", "h3")
+    assert "give --yes" in ctl(cluster.deployment, *words, status=64).stderr
+    for answer, status, says in (
+        ("\n", 1, "nothing was changed"),
+        ("\x03", 130, "stopped by SIGINT"),
+        ("y\n", 0, "forgot h3: 2 of 3 members"),
+    ):
+        assert cluster.written() == before
+        with Terminal((sys.executable, str(TOOL), *words), environ(cluster.deployment)) as terminal:
+            terminal.shows("forget h3 as a member of the election of infra/db")
+            assert "only if h3 is powered off and never comes back with its data" in terminal.screen
+            terminal.types(answer)
+            assert os.waitstatus_to_exitcode(terminal.ends()) == status
+        assert says in terminal.screen
 
 
 BAD_USAGE = [
@@ -359,8 +352,10 @@ def lossy(zookeeper: Server, tmp_path: Path) -> Iterator[Callable[..., str]]:
         yield launch
 
 
-@pytest.mark.parametrize("loses", ["request", "reply"])
-@pytest.mark.parametrize("words", [["--winner", "h1", "--without", "h2", "--without", "h3"], ["--withdraw"]])
+@pytest.mark.parametrize(
+    ("words", "loses"),
+    [(["--winner", "h1", "--without", "h2", "--without", "h3"], "reply"), (["--withdraw"], "request")],
+)
 def test_a_change_is_recorded_once_although_the_connection_is_lost(
     cluster: Cluster, lossy: Callable[..., str], words: list[str], loses: str
 ) -> None:

@@ -20,9 +20,8 @@ from tests.support.agents import Containers, restarted
 from tests.support.instances import Site
 from tests.support.large import fill
 from tests.support.publishing import publish
-from tests.support.tool import run_ctl, tool
+from tests.support.tool import tool
 from tests.support.waiting import eventually
-from tests.support.zookeeper import free_port
 
 SLEEP = {"service": {"daemon": {"command": "sleep 600", "ready": {"alive": 0.1}}}}
 
@@ -89,21 +88,6 @@ def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, co
     assert len(lines) == 3
 
 
-def test_a_missing_definition_is_named(deployment: Deployment, containers: Containers) -> None:
-    """Never published, or removed. What depends on it has no cause of its own."""
-    publish(deployment, "infra/db", SLEEP)
-    publish(deployment, "web", definition({"members": "infra/bd"}))
-    publish(deployment, "api", definition("db/daemon"))
-    containers.start("web", "h1").says("waits")
-    tool(deployment, "remove", "infra/db", "--yes", "--force")
-    containers.start("api", "h2").says("waits")
-    said = tool(deployment, "explain", status=1)
-    assert "ROOT CAUSE  api/daemon needs db/daemon, but no service has the role 'db'; publish such" in said
-    assert "restart the containers of api\n  blocks    api/daemon\n" in said
-    assert "ROOT CAUSE  web/daemon: there is no service 'infra/bd'\n" in said
-    assert "has no service 'infra/db'" in tool(deployment, "explain", "infra/db", status=66)
-
-
 @pytest.mark.parametrize(
     ("command", "cause"),
     [
@@ -125,95 +109,6 @@ def test_a_start_that_fails_again_and_again_is_always_the_cause(
         said = [tool(deployment, "explain", status=1).splitlines()[0] for _ in range(10)]
     for line in said:
         assert re.sub(r"\d+ s|\d+\.\d s", "0 s", line).startswith(f"ROOT CAUSE  web/daemon on h1 {cause}")
-
-
-def test_a_container_that_disappeared_must_be_started_again(
-    zk: KazooClient, deployment: Deployment, containers: Containers
-) -> None:
-    """It was killed, or ended because another process has its port."""
-    port, hold = free_port(), containers.directory / "hold"
-    serve = f"while [ -e {hold} ]; do sleep 0.05; done; exec python3 -m http.server {port} --bind 127.0.0.1"
-    ready = {"tcp": port, "interval": 0.2}
-    publish(deployment, "web", {"service": {"instances": 2, "daemon": {"command": serve, "ready": ready}}})
-    publish(deployment, "db", SLEEP)
-    publish(deployment, "api", definition("db/daemon", {"path": "web/daemon", "count": 2}))
-    web = Site(deployment, zk, "web")
-    db = containers.start("db", "h1")
-    containers.start("web", "h1")
-    web.await_instances(1)
-    hold.touch()
-    second = containers.start("web", "h2")
-    # The server on h1 answers its check. Only the daemon of a container that was ready has "ended".
-    eventually(lambda: web.instances("h2"), "the container on h2 is registered on its host")
-    eventually(lambda: Site(deployment, zk, "db").instances("h1"), "db is registered on its host")
-    hold.unlink()
-    db.end()
-    assert second.ends() == 1
-    containers.start("api", "h3").says("waits")
-    # What a registrar records of the end comes after the instance is gone.
-    said = eventually(
-        lambda: (
-            said if (said := run_ctl(deployment, "explain").stdout).count("its daemon ended") == 2 else ""
-        ),
-        "both ends are recorded",
-    )
-    assert (
-        re.sub(r"ended [^;]* ago", "ended 0 s ago", said)
-        == """\
-ROOT CAUSE  db/daemon on h1: its container is gone; its daemon ended 0 s ago; see its log, and start it again
-  blocks    api/daemon
-ROOT CAUSE  web/daemon on h2: its container is gone; its daemon ended 0 s ago; see its log, and start it again
-  blocks    api/daemon
-"""
-    )
-
-
-def test_a_command_between_two_attempts_is_stuck(deployment: Deployment, containers: Containers) -> None:
-    """The result of the last attempt is shown."""
-    failing = {"command": "exit 3", "run_once": True, "retries": 10, "delay": 60}
-    publish(deployment, "tasks", {"commands": {"schema": failing}})
-    publish(deployment, "api", definition("tasks/schema"))
-    containers.start("api", "h2").says("waits")
-    containers.start("tasks", "h1").says("next attempt")
-    said = tool(deployment, "explain", status=1).splitlines()
-    assert said[0].startswith("ROOT CAUSE  tasks/schema failed on h1 ")
-    assert said[0].endswith(" s ago and is tried again: exit status 3")
-    assert said[1:] == ["  blocks    api/daemon"]
-
-
-def test_a_count_that_only_an_agent_knows_hides_no_cause(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """From the number of a group's members, or from a variable of single hosts."""
-    publish(deployment, "db", SLEEP)
-    count = {"path": "db/daemon", "count": "{{ groups['db'] | length }}"}
-    ready = {"daemon": {"command": "sleep 600", "dependencies": [count], "ready": {"alive": "{{ wait }}"}}}
-    publish(deployment, "web", {"service": ready}, host_variables={"h2": {"wait": "0.1"}})
-    containers.start("db", "h1").says("ready")
-    containers.start("web", "h2").says("ready")
-    said = eventually(
-        lambda: "up " in tool(deployment, "explain") and tool(deployment, "explain"), "all is up"
-    )
-    assert said == "up          db 1 of 1, web 1 of 1\n"
-
-
-def test_a_start_whose_wait_timed_out_shows_its_dependency(
-    deployment: Deployment, containers: Containers
-) -> None:
-    publish(deployment, "db", SLEEP)
-    publish(deployment, "web", definition("db/daemon"))
-    assert containers.start("web", "h2", KOLLA_WAIT_TIMEOUT="0.5").ends() == 75
-    containers.start("db", "h1")
-    tool(deployment, "wait", "db", "--timeout", "50")
-    said = tool(deployment, "explain", status=1).splitlines()
-    assert re.match(r"ROOT CAUSE  web/daemon on h2 ended \d+ s ago in stage wait, exit status 75: ", said[0])
-    assert said[0].endswith(": waited 1 s for db/daemon (0 of 1 instances ready)")
-    assert said[1:] == ["up          db 1 of 1"]
-
-
-def test_an_unknown_service_suggests_the_nearest(deployment: Deployment) -> None:
-    publish(deployment, "infra/redis", SLEEP)
-    assert "did you mean 'redis'" in tool(deployment, "explain", "reddis", status=66)
 
 
 def test_a_thousand_containers_are_explained_in_a_second(zk: KazooClient, deployment: Deployment) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -12,7 +11,6 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -21,7 +19,6 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.ctl.trees import definition
-from tests.support.agents import Containers
 from tests.support.counting import Line, Request
 from tests.support.instances import INSTANCE_DATA
 from tests.support.link import Link
@@ -179,67 +176,3 @@ def test_a_signal_ends_it(deployment: Deployment, signum: int, status: int) -> N
 
 
 # -- Prometheus ---------------------------------------------------------------------------------------
-
-
-class Prometheus(Process):
-    """Debian's Prometheus, which scrapes an endpoint every half second. Alerts fire without a delay."""
-
-    def __init__(self, endpoint: Endpoint, directory: Path) -> None:
-        rules = re.sub(r"(?m)^( *for:) .*$", r"\1 1s", RULES.read_text())
-        (directory / "alerts.yml").write_text(rules)
-        scrape = {
-            "job_name": "kolla_mesos",
-            "static_configs": [{"targets": [endpoint.listen], "labels": {"deployment": "site"}}],
-        }
-        settings = {
-            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
-            "rule_files": ["alerts.yml"],
-            "scrape_configs": [scrape],
-        }
-        (directory / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML.
-        self.listen = f"{HOST}:{free_port()}"
-        options = (
-            f"--config.file={directory / 'prometheus.yml'}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={self.listen}",
-        )
-        super().__init__(("prometheus", *options), directory / "prometheus.log")
-        self.launch()
-
-    def ask(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://{self.listen}/api/v1/{path}", timeout=30) as reply:
-            return json.load(reply)["data"]
-
-    def firing(self) -> set[tuple[str, str]]:
-        """The alerts that fire, and their services."""
-        return {
-            (each["labels"]["alertname"], each["labels"].get("service", ""))
-            for each in self.ask("alerts")["alerts"]
-            if each["state"] == "firing"
-        }
-
-    def is_scraping(self) -> bool:
-        try:
-            targets = self.ask("targets")["activeTargets"]
-        except OSError:
-            return False
-        return [each["health"] for each in targets] == ["up"]
-
-
-def test_an_alert_fires_when_a_container_is_killed_for_good(
-    deployment: Deployment, containers: Containers, tmp_path: Path
-) -> None:
-    publish(deployment, "web", SLEEP)
-    agent = containers.start("web", "h1")
-    with serving(deployment, tmp_path) as endpoint:
-        eventually(lambda: endpoint.values()[UP] == 1, "it is up")
-        prometheus = Prometheus(endpoint, tmp_path)
-        try:
-            eventually(prometheus.is_scraping, "Prometheus scrapes")
-            eventually(lambda: not prometheus.firing(), "no alert fires")
-            agent.end()
-            gone = "kolla_mesos_containers_gone"
-            eventually(lambda: any(gone in series for series in endpoint.values()), "its container is gone")
-            eventually(lambda: ("KollaContainerGone", "web") in prometheus.firing(), "the alert fires")
-        finally:
-            prometheus.kill()

@@ -16,8 +16,8 @@ from kazoo.recipe.lock import Lock
 from kazoo.security import make_acl
 
 from kolla_mesos_start.ctl.cli import parser
+from kolla_mesos_start.ctl.commands import one_time
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.live import one_time
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from kolla_mesos_start.tree.states import Detail
 from tests.agent.test_one_time import SERVICE, Site
@@ -81,22 +81,6 @@ def test_what_is_taken_back_runs_once_more(site: Site, keys: Any) -> None:
     first, second = site.runs()
     assert second.token > first.token and second.previous == "none"
     assert (site.state(), site.detail()["attempt"]) == ("done", 2)
-
-
-def test_tokens_go_on_growing_where_they_are_ahead_of_the_ensemble(site: Site, zk: KazooClient) -> None:
-    """As in a tree that was moved from an older one."""
-    site.publish(sync=site.once(gate=None))
-    assert site.start().ends() == 0
-    detail = zk.get(f"{site.at()}/detail")[0].replace(b'"token": ', b'"token": 1000000')
-    zk.set(f"{site.at()}/detail", detail)
-    ahead = site.detail()["token"]
-    ctl(site.deployment, "rerun", "db/sync")
-    assert site.start().ends() == 0
-    ctl(site.deployment, "rerun", "db/sync")
-    ctl(site.deployment, "adopt", "db/sync")
-    ctl(site.deployment, "rerun", "db/sync")
-    assert site.start().ends() == 0
-    assert [run.token for run in site.runs()[1:]] == [ahead + 1, ahead + 3]
 
 
 def test_only_the_published_generation_is_taken_back(site: Site) -> None:
@@ -234,8 +218,7 @@ def taken_back(site: Site) -> bool:
 # -- adopt ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keys", [{}, {"generation": "quay.io/db:1"}])
-@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize(("keys", "started"), [({}, True), ({"generation": "quay.io/db:1"}, False)])
 def test_what_is_adopted_is_passed_through(site: Site, keys: Any, started: bool) -> None:
     """Before any container has started, or after one has failed; who did it and when is recorded."""
     site.publish(
@@ -361,8 +344,9 @@ def test_a_variable_that_only_hosts_have_does_not_matter(site: Site, word: str) 
     assert expected[word] in ctl(site.deployment, word, "db/sync").stdout
 
 
-@pytest.mark.parametrize("loses", ["request", "reply"])
-@pytest.mark.parametrize(("word", "number"), [("rerun", 1), ("adopt", 1), ("adopt", 2)])
+@pytest.mark.parametrize(
+    ("word", "number", "loses"), [("rerun", 1, "reply"), ("adopt", 1, "request"), ("adopt", 2, "reply")]
+)
 def test_a_write_whose_fate_is_unknown_is_not_made_twice(
     site: Site, zookeeper: Server, tmp_path: Path, word: str, number: int, loses: str
 ) -> None:
@@ -396,10 +380,9 @@ class Change:
             options = parser().parse_args(["rerun", "db/sync"])
             invocation = Invocation(options, environ(site.deployment), stack)
             one = one_time.find(invocation, "db/sync", "")
-            with one_time.locked(invocation.client, one) as contender:
-                one_time.change(invocation.client, one, contender, self.plan)
+            one_time.change(invocation.client, one, "rerun", self.plan)
 
-    def plan(self, record: one_time.Record, transaction: TransactionRequest) -> Detail:
+    def plan(self, contender: str, record: one_time.Record, transaction: TransactionRequest) -> Detail:
         if not self.planned:
             self.meanwhile()
         self.planned.append(record.detail.attempt)
@@ -440,15 +423,6 @@ def test_whoever_may_only_read_is_told_so(site: Site, zk: KazooClient, place: st
     denied = ctl(site.deployment, "rerun", "db/sync", status=77).stderr
     assert "NoAuth" in denied and f"{site.at()}/{place}" in denied
     assert recorded(site) == before
-
-
-def test_a_lock_that_may_not_be_given_back_goes_with_the_session(site: Site, zk: KazooClient) -> None:
-    site.publish(sync=site.once(gate=None))
-    assert site.start().ends() == 0
-    zk.set_acls(f"{site.at()}/lock", [make_acl("world", "anyone", read=True, create=True, admin=True)])
-    done = ctl(site.deployment, "rerun", "db/sync")
-    assert ("is marked as not done" in done.stdout, done.stderr) == (True, "")
-    eventually(lambda: site.names(f"{site.at()}/lock") == [], "the session has ended")
 
 
 def test_a_refusal_to_give_the_lock_back_ends_no_later_request(site: Site, zk: KazooClient) -> None:

@@ -16,7 +16,7 @@ from tests.agent.test_refresh import web as web
 from tests.conftest import Deployment
 from tests.support.agents import Containers
 from tests.support.publishing import publish
-from tests.support.tool import TOOL, environ, run_ctl, tool, tool_says
+from tests.support.tool import TOOL, environ, run_ctl, tool
 from tests.support.waiting import eventually
 
 REDIS = "infra/redis"
@@ -106,21 +106,6 @@ def test_variables_are_read_when_the_command_may_run(deployment: Deployment, con
     agent.says("the daemon is ready")
     tool(deployment, "wait", "--timeout", "30")
     assert (containers.directory / "redis.conf").read_text() == "pass new"
-
-
-def test_an_image_of_another_generation_is_outdated(deployment: Deployment, containers: Containers) -> None:
-    """Also if no generation is published, and a service runs two."""
-    for number in ("1", "2"):
-        directory = {"directory": str(containers.directory)}
-        publish(deployment, REDIS, redis(), files={"redis.conf": "x"}, shared=directory)
-        containers.start(REDIS, f"h{number}", KOLLA_GENERATION=number).says("the daemon is ready")
-    text = "redis/daemon on h1 runs an image of generation 1, another container one of generation 2"
-    tool_says(deployment, text, "explain", status=1)
-    sync = {"sync": {"command": "true", "run_once": True, "generation": "2"}}
-    publish(deployment, REDIS, {**redis(), "commands": sync})
-    containers.start(REDIS, "h3", KOLLA_GENERATION="2").says("the daemon is ready")
-    text = "redis/daemon on h1 runs an image of generation 1 (published: 2)"
-    tool_says(deployment, text, "explain", status=1)
 
 
 # -- a rollout -----------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from tests.conftest import Deployment
 from tests.ctl.trees import one_time
 from tests.support.agents import Containers
 from tests.support.publishing import publish
-from tests.support.tool import run_ctl, tool
-from tests.support.waiting import eventually
+from tests.support.tool import tool
 
 SLOW = {"command": "sleep 1", "run_once": True}
 FLAKY = {"command": "test -e seen || { touch seen; exit 3; }", "run_once": True, "retries": 1, "delay": 0.1}
@@ -101,22 +100,3 @@ def test_a_restarted_container_is_not_part_of_the_start(
     assert again == ["db/daemon", "web/daemon", "web/warm"]
     assert "This is not one start (db@h1 was started again, web@h1 was started again)" in said
     assert "the whole start" not in said
-
-
-def test_a_daemon_that_was_ready_again_has_no_duration(
-    deployment: Deployment, containers: Containers
-) -> None:
-    """Only the time when it became ready again is known."""
-    ready = {"command": "test ! -e broken", "interval": 0.2, "fall": 1}
-    publish(deployment, "db", {"service": {"daemon": {"command": "sleep 600", "ready": ready}}})
-    agent = containers.start("db", "h1")
-    agent.says("the daemon is ready")
-    broken = agent.directory / "broken"
-    broken.touch()
-    eventually(lambda: run_ctl(deployment, "explain").returncode == 1, "the daemon is not ready")
-    assert "not one start (db@h1 was ready before)" in " ".join(tool(deployment, "timeline").split())
-    broken.unlink()
-    tool(deployment, "wait", "--timeout", "60")
-    said = tool(deployment, "timeline")
-    assert re.search(r"^  db/daemon \(h1\) +\d+\.\d\d +ready again$", said, re.MULTILINE)
-    assert "This is not one start (db@h1 was ready again)" in said

@@ -323,12 +323,6 @@ def test_what_can_be_no_znode_is_no_variable(site: Deployment, name: str) -> Non
     )
 
 
-def test_json_has_the_same_fields_for_what_is_not_set(site: Deployment) -> None:
-    done = ctl(site, "get", "levle", "--format", "json", status=1)
-    assert json.loads(done.stdout) == {"name": "levle", "value": None, "path": None}
-    assert "(did you mean 'level'? there are: level, size)" in done.stderr
-
-
 def test_a_value_that_is_no_text_is_shown_as_it_is(zk: KazooClient, site: Deployment) -> None:
     """Somebody else has written it; what is printed can be kept, and is valid JSON where that is wanted."""
     zk.set(f"{site.path}/variables/size", b"\x00\xff\x1b")
@@ -350,11 +344,6 @@ def test_a_value_that_is_too_large_is_refused(site: Deployment) -> None:
             in ctl(site, "set", "size", "-", given=given, status=64).stderr
         )
     ctl(site, "set", "size", "-", given=b"x" * 1_000_000 + b"\n")
-
-
-def test_a_value_that_is_no_text_is_refused(site: Deployment) -> None:
-    assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", os.fsdecode(b"a\xff"), status=64).stderr
-    assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", "-", given=b"a\xff", status=64).stderr
 
 
 def test_a_service_is_named_by_its_role_too(zk: KazooClient, site: Deployment) -> None:

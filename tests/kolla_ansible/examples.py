@@ -1,13 +1,63 @@
-"""Small recordings, as the recorder would have written them."""
+"""Small recordings, as the recorder would have written them, and the directories that they become."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from kolla_mesos_start.ctl.directory import directory as deployments
+from kolla_mesos_start.ctl.validate.rules import validate
+from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.site import Site
 
 CONFIG = "/etc/kolla"
+
+
+def imported(
+    place: Path,
+    hosts: Sequence[str],
+    recorded: Callable[[int, Site], Sequence[Task]],
+    passwords: Mapping[str, object] | None = None,
+    overrides: str = "",
+    action: str = importing.DEPLOY,
+) -> tuple[Path, Imported]:
+    """The directory that two recordings with these passwords become, and what was found on the way."""
+    lines = (
+        f"{host}: {{address: 192.0.2.1{number}, interface: eth0, cpus: 4, memory: 8192}}"
+        for number, host in enumerate(hosts)
+    )
+    (place / "facts.yml").write_text(f"hosts: {{{', '.join(lines)}}}\n")
+    (place / "passwords.yml").write_text(yaml.safe_dump(passwords or {}))
+    (place / "own.yml").write_text(overrides or "{}\n")
+    site = Site(facts.read(place / "facts.yml", hosts), {}, passwords or {})
+    recordings = (recorded(0, site), recorded(1, site))
+    made = importing.make(recordings, site, rules.read(place / "own.yml"), "22.2.0", "zk-1:2181", action)
+    directory.write(place / "site", made.emitted)
+    return place / "site", made
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def errors(site: Path) -> list[str]:
+    """What `kolla_mesos_ctl validate` finds."""
+    deployment = deployments.read(site)
+    secrets = dict.fromkeys(deployment.secrets, b"s3cret")
+    deployment = deployment._replace(variables={**deployment.variables, **secrets})
+    return [each.message for each in validate(deployment) if each.severity == "error"]
+
+
+def joined(recorders: Iterable[Recorder]) -> list[Task]:
+    """The tasks of several hosts, one host after the other."""
+    every = (task for recorder in recorders for task in recorder.tasks)
+    return [replace(task, number=number) for number, task in enumerate(every)]
 
 
 class Recorder:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tests import CHECKOUT
-from tests.stack.examples.openstack import INSTALL, PIP, UV, Say, install, kept, python_for_keystone, run
+from tests.examples.openstack import INSTALL, PIP, UV, Say, install, kept, python_for_keystone, run
 
 HERE = Path(__file__).parent
 CACHE = CHECKOUT / ".cache"

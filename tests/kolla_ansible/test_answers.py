@@ -152,7 +152,7 @@ def test_a_failure_names_module_task_place_and_host() -> None:
 def test_the_operators_rules_precede_those_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text("hard: mine\nneeds: [{name: a, on: b, reason: ours}]\n")
     found = rules.read(tmp_path / "own.yml")
-    assert (found.hard, found.needs[0]["name"], len(found.needs) > 1) == ("mine", "a", True)
+    assert (found["hard"], found["needs"][0]["name"], len(found["needs"]) > 1) == ("mine", "a", True)
 
 
 def test_the_rules_of_the_package_have_no_mistakes() -> None:

@@ -15,26 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kolla_mesos_start.ctl.commands.importing import CannotImport, refuse
-from kolla_mesos_start.ctl.directory import directory as deployments
-from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage
-from kolla_mesos_start.kolla_ansible import clusters, containers, directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
+from kolla_mesos_start.kolla_ansible import clusters, containers, rules
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.recording import Task
+from kolla_mesos_start.kolla_ansible.site import Site
 from tests import CHECKOUT
 from tests.kolla_ansible import oracle
-from tests.kolla_ansible.examples import CONFIG, Recorder
+from tests.kolla_ansible.examples import CONFIG, Recorder, errors, imported, joined, load
 
 GOLDEN = Path(__file__).with_name("golden")
 EXAMPLE = CHECKOUT / "etc/examples/galera/services/infra/mariadb/files"
 HOSTS = ("ctl-1", "ctl-2", "ctl-3")
-FACTS = "hosts:\n" + "".join(
-    f"  {host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}\n"
-    for n, host in enumerate(HOSTS)
-)
 SECRETS = {
     "database_password": "s3cret",
     "rabbitmq_cluster_cookie": "c00kie",
@@ -58,12 +52,12 @@ cluster_formation.classic_config.nodes.0 = rabbit@ctl-1
 
 def recorded(run: int, site: Site, changed: Mapping[str, str]) -> list[Task]:
     """MariaDB, RabbitMQ and a client of both. `changed` are texts of files by their paths."""
-    used = importing.stand_ins_of(run, site)
+    used = site.stand_ins(run)
     password, cookie = used.secrets["database_password"], used.secrets["rabbitmq_cluster_cookie"]
     addresses = {host: used.facts[host].interfaces["eth0"] for host in HOSTS}
-    tasks: list[Task] = []
-    for host in HOSTS:
-        own = addresses[host]
+    recorders = list(map(Recorder, HOSTS))
+    for recorder in recorders:
+        host, own = recorder.host, addresses[recorder.host]
         peers = ",".join(f"{each}:4567" for each in addresses.values())
         files = {
             "mariadb/config.json": START,
@@ -72,7 +66,6 @@ def recorded(run: int, site: Site, changed: Mapping[str, str]) -> list[Task]:
             "rabbitmq/rabbitmq.conf": RABBIT.format(own=own),
             "keystone/keystone.conf": f"connection = mysql+pymysql://k:k@{addresses['ctl-1']}:3306/keystone\n",
         }
-        recorder = Recorder(host)
         for path, text in files.items():
             recorder.file(path, changed.get(f"{host}:{path}", text))
         recorder.daemon("kolla_toolbox")
@@ -99,27 +92,14 @@ def recorded(run: int, site: Site, changed: Mapping[str, str]) -> list[Task]:
         flags = recorder.task("command", cmd="docker exec rabbitmq rabbitmqctl enable_feature_flag all")
         recorder.tasks[-1] = replace(flags, place="/playbooks/roles/keystone/tasks/flags.yml:1")
         recorder.daemon("keystone", f"healthcheck_curl http://{own}:5000")
-        start = len(tasks)
-        tasks += (replace(task, number=start + task.number) for task in recorder.tasks)
-    return tasks
+    return joined(recorders)
 
 
-def imported(
+def three_hosts(
     place: Path, overrides: str = "", changed: Mapping[str, str] | None = None
-) -> tuple[Path, importing.Outcome]:
+) -> tuple[Path, Imported]:
     """The directory, with what was found on the way."""
-    for name, text in (("facts.yml", FACTS), ("own.yml", overrides or "{}\n")):
-        (place / name).write_text(text)
-    (place / "passwords.yml").write_text(yaml.safe_dump(SECRETS))
-    site = Site(facts.read(place / "facts.yml", HOSTS), {}, SECRETS)
-    recordings = (recorded(0, site, changed or {}), recorded(1, site, changed or {}))
-    outcome = importing.make(recordings, site, rules.read(place / "own.yml"), "22.2.0", "zk-1:2181")
-    directory.write(place / "site", outcome.emitted)
-    return place / "site", outcome
-
-
-def load(path: Path) -> Any:
-    return yaml.safe_load(path.read_text())
+    return imported(place, HOSTS, lambda run, site: recorded(run, site, changed or {}), SECRETS, overrides)
 
 
 def definition(site: Path, name: str) -> Any:
@@ -128,23 +108,20 @@ def definition(site: Path, name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["mariadb", "rabbitmq"])
 def test_the_definitions_are_those_of_the_repository(tmp_path: Path, name: str) -> None:
-    site, _ = imported(tmp_path)
+    site, _ = three_hosts(tmp_path)
     made = site / "services/openstack/keystone" / name / "definition.yml"
     assert made.read_text() == (GOLDEN / f"{name}.yml").read_text()
 
 
 def test_the_directory_is_valid(tmp_path: Path) -> None:
-    site, outcome = imported(tmp_path)
+    site, outcome = three_hosts(tmp_path)
     refuse(outcome)
-    deployment = deployments.read(site)
-    secrets = dict.fromkeys(deployment.secrets, b"s3cret")
-    deployment = deployment._replace(variables={**deployment.variables, **secrets})
-    assert validate(deployment) == []
+    assert errors(site) == []
     assert not outcome.warnings
 
 
 def test_the_files_differ_from_kolla_ansibles_only_in_the_listed_lines(tmp_path: Path) -> None:
-    site, _ = imported(tmp_path)
+    site, _ = three_hosts(tmp_path)
     found = oracle.rendered(site, tmp_path / "passwords.yml")
     peers = "192.0.2.10:4567,192.0.2.11:4567,192.0.2.12:4567"
     text = GALERA.format(own="192.0.2.11", all=peers, password="s3cret")
@@ -167,7 +144,7 @@ def test_a_value_of_the_operators_is_kept(tmp_path: Path) -> None:
         f"{host}:mariadb/galera.cnf": "wsrep_provider_options=a=b\ninnodb_flush_log_at_trx_commit = 2\n"
         for host in HOSTS
     }
-    site, outcome = imported(tmp_path, changed=given)
+    site, outcome = three_hosts(tmp_path, changed=given)
     refuse(outcome)
     text = (site / "services/openstack/keystone/mariadb/files/galera.cnf").read_text()
     options = "wsrep_provider_options=a=b;pc.recovery=false;gmcast.time_wait=PT1S\n"
@@ -175,7 +152,7 @@ def test_a_value_of_the_operators_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_the_cluster_are_gone_and_others_wait_for_it(tmp_path: Path) -> None:
-    site, outcome = imported(tmp_path)
+    site, outcome = three_hosts(tmp_path)
     steps = {step.name for step in outcome.containers.steps}
     assert steps == {"keystone_toolbox", *(f"rabbitmq_exec_ctl_{number}" for number in (1, 2, 3))}
     users = definition(site, "keystone_toolbox")["commands"]["run"]
@@ -206,7 +183,7 @@ def test_a_definition_of_the_operators_takes_the_place_of_ours(tmp_path: Path) -
     own.mkdir()
     (own / "cluster.yml").write_text("definition: {service: {daemon: {command: [sh, mine.sh]}}}\n")
     (own / "mine.sh").write_text("exec {{ mine }}\n")
-    site, _ = imported(tmp_path, f"clusters: [{{daemon: mariadb, definition: {own}}}]\n")
+    site, _ = three_hosts(tmp_path, f"clusters: [{{daemon: mariadb, definition: {own}}}]\n")
     daemon = definition(site, "mariadb")["service"]["daemon"]
     assert (daemon["command"], daemon["dependencies"]) == (["sh", "mine.sh"], ["bootstrap_mariadb/run"])
     assert (site / "services/openstack/keystone/mariadb/files/mine.sh").read_text() == "exec {{ mine }}\n"
@@ -214,15 +191,15 @@ def test_a_definition_of_the_operators_takes_the_place_of_ours(tmp_path: Path) -
     for text, why in MISTAKES.items():
         (own / "cluster.yml").write_text(text)
         with pytest.raises(BadUsage, match=why):
-            imported(tmp_path, f"clusters: [{{daemon: mariadb, definition: {own}}}]\n")
+            three_hosts(tmp_path, f"clusters: [{{daemon: mariadb, definition: {own}}}]\n")
     with pytest.raises(BadUsage, match="no definition absent: expected a path, or one of galera, rabbitmq"):
-        imported(tmp_path, f"clusters: [{{daemon: mariadb, definition: {tmp_path}/absent}}]\n")
+        three_hosts(tmp_path, f"clusters: [{{daemon: mariadb, definition: {tmp_path}/absent}}]\n")
 
 
 def test_members_of_several_clusters_are_refused(tmp_path: Path) -> None:
     """As shards of the database: an election of all hosts would make one of them."""
     other = {"ctl-3:mariadb/galera.cnf": "wsrep_provider_options=\nwsrep_cluster_address = gcomm://other\n"}
-    _, outcome = imported(tmp_path, changed=other)
+    _, outcome = three_hosts(tmp_path, changed=other)
     with pytest.raises(
         CannotImport, match=r"galera\.cnf differs between ctl-1, ctl-2 and ctl-3 .* several clusters"
     ):
@@ -231,7 +208,7 @@ def test_members_of_several_clusters_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_without_the_line_that_has_to_change_is_refused(tmp_path: Path) -> None:
     given = {f"{host}:mariadb/config.json": '{"command": "mine"}\n' for host in HOSTS}
-    _, outcome = imported(tmp_path, changed=given)
+    _, outcome = three_hosts(tmp_path, changed=given)
     with pytest.raises(CannotImport, match=r"mariadb: config.json on ctl-1 has no line that matches"):
         refuse(outcome)
 
@@ -252,10 +229,10 @@ def test_a_cluster_without_a_definition_is_refused_by_name(name: str, what: str)
         recorder = Recorder(host)
         recorder.daemon(name)
         tasks += recorder.tasks
-    _, found = clusters.adapt(containers.sort(tasks, CONFIG, []), rules.read())
+    _, found = clusters.adapt(containers.sort(tasks, rules.read()), rules.read())
     (issue,) = found.issues
     assert issue.startswith(f"{name} on ctl-1, ctl-2, ctl-3 is a cluster") and what in issue
-    _, alone = clusters.adapt(containers.sort(tasks[:2], CONFIG, []), rules.read())
+    _, alone = clusters.adapt(containers.sort(tasks[:2], rules.read()), rules.read())
     assert not alone.issues
 
 
@@ -280,7 +257,7 @@ def test_octavia_with_amphora_is_refused_unless_its_ids_are_given(
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        made, _ = imported(Path(place))
+        made, _ = three_hosts(Path(place))
         GOLDEN.mkdir(exist_ok=True)
         for each in ("mariadb", "rabbitmq"):
             text = (made / "services/openstack/keystone" / each / "definition.yml").read_text()

@@ -91,9 +91,9 @@ MISTAKES = {
     "a number in words": (
         "facts.yml",
         FACTS.replace("4", "many"),
-        "ctl-1: cpus: expected a number, found 'many'",
+        "ctl-1: cpus: expected a positive number, found 'many'",
     ),
-    "no memory": ("facts.yml", FACTS.replace("8192", "0"), "ctl-1: memory: expected a number"),
+    "no memory": ("facts.yml", FACTS.replace("8192", "0"), "ctl-1: memory: expected a positive number"),
     "a list of interfaces": (
         "facts.yml",
         FACTS.replace("cpus", "interfaces: [eth1], cpus"),

@@ -8,7 +8,7 @@ import pytest
 
 from kolla_mesos_start.kolla_ansible import containers, graph, rules
 from kolla_mesos_start.kolla_ansible.graph import Edge, Graph, Places
-from tests.kolla_ansible.examples import CONFIG, Recorder
+from tests.kolla_ansible.examples import Recorder
 
 OWN, VIRTUAL = "198.18.1.1", "198.18.1.2"
 PLACES = Places({"ctl-1": [OWN]}, {"ctl-1": OWN}, [VIRTUAL])
@@ -42,7 +42,7 @@ def keystone() -> Recorder:
 
 
 def derived(recorder: Recorder, table: rules.Rules = RULES) -> tuple[Graph, containers.Containers]:
-    found = containers.sort(recorder.tasks, CONFIG, [str(row["match"]) for row in table.dropped])
+    found = containers.sort(recorder.tasks, table)
     return graph.derive(found, table, PLACES), found
 
 
@@ -114,7 +114,7 @@ def test_an_address_with_two_daemons_is_named_with_both() -> None:
 def test_a_rule_resolves_an_address(on: str | None, edge: list[str]) -> None:
     recorder = keystone()
     recorder.file("glance_api/other.conf", f"backend_url = redis://{OWN}:6379\n")
-    table = replace(RULES, addresses=[{"name": "glance_api", "port": 6379, "on": on, "reason": "ours"}])
+    table = rules.Rules(RULES, addresses=[{"name": "glance_api", "port": 6379, "on": on, "reason": "ours"}])
     found, _ = derived(recorder, table)
     assert not found.unresolved
     assert [each.on for each in found.edges["glance_api"] if each.is_hard] == edge
@@ -140,7 +140,7 @@ def test_rules_by_name_are_in_the_graph() -> None:
 
 
 def test_a_rule_of_the_operator_adds_a_dependency() -> None:
-    table = replace(RULES, needs=[{"name": "glance_.*", "on": "memcached", "reason": "ours"}])
+    table = rules.Rules(RULES, needs=[{"name": "glance_.*", "on": "memcached", "reason": "ours"}])
     assert edges(derived(keystone(), table)[0], "glance_api")["memcached"].reason == "ours"
 
 
@@ -160,7 +160,7 @@ def test_the_agent_of_open_vswitch_starts_after_its_bridges() -> None:
 
 def test_a_cycle_is_a_dependency_against_the_recorded_order() -> None:
     needs = [{"name": "mariadb", "on": "keystone", "reason": "ours"}]
-    (edge,) = graph.against_order(*derived(keystone(), replace(RULES, needs=needs)))
+    (edge,) = graph.against_order(*derived(keystone(), rules.Rules(RULES, needs=needs)))
     assert (edge.name, edge.on) == ("mariadb", "keystone")
 
 
@@ -262,4 +262,4 @@ def test_hosts_that_do_the_same_are_steps_side_by_side() -> None:
 
 def test_a_cell_that_exists_already_is_no_failure() -> None:
     """The step runs again if the first run created the cell, and was interrupted before it was recorded."""
-    assert RULES.statuses("create_cell_nova") == [0, 2]
+    assert RULES.row("succeeds", "create_cell_nova")["statuses"] == [0, 2]

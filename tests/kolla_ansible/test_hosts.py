@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from kolla_mesos_start.kolla_ansible import importing, lift
+from kolla_mesos_start.kolla_ansible import lift
 from kolla_mesos_start.kolla_ansible.facts import HostFacts
-from kolla_mesos_start.kolla_ansible.importing import Site
 from kolla_mesos_start.kolla_ansible.lift import OWN_HOST, OWN_HOSTNAME, OwnNames
+from kolla_mesos_start.kolla_ansible.site import Site
 from kolla_mesos_start.render.context import file_text
 from kolla_mesos_start.render.sandbox import Sandbox
 
@@ -92,7 +92,7 @@ def test_hosts_with_similar_names_have_different_variables() -> None:
         host: HostFacts(host, {"interfaces": ["eth0"], "eth0": {"ipv4": {"address": f"192.0.2.{number}"}}})
         for number, host in enumerate(("ctl-1", "ctl_1", "ctl.1"))
     }
-    names = importing.address_names(Site(found, {}, {}))
+    names = Site(found, {}, {}).names
     assert list(names.values()) == ["address_ctl_1", "address_ctl_1_", "address_ctl_1__"]
 
 

@@ -206,6 +206,6 @@ def record(task: str, venv: Path, config: Path, place: Path, action: str = "depl
     (source / "site.yml").write_text(text.replace("{crontab}", " ".join(crontab(venv))))
     found = recording.Environment(venv, source, "22.2.0")
     request = Request(found, config, config / "inventory", action)
-    used = importing.stand_ins_of(0, importing.look(request, config / "facts.yml", rules.read()))
+    used = importing.look(request, config / "facts.yml", rules.read()).stand_ins(0)
     with recording.started(request, recording.copy_playbooks(source, directory), directory, used) as running:
         return running.tasks()

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
-from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
 from tests.conftest import Deployment
-from tests.kolla_ansible.examples import Recorder
+from tests.kolla_ansible.examples import Recorder, imported
 from tests.support.agents import Containers
 from tests.support.tool import tool
 
 OLD, NEW = "2025.2", "2026.1"
 HOST = "ctl-1"
-FACTS = f"hosts: {{{HOST}: {{address: 192.0.2.11, interface: eth0, cpus: 4, memory: 8192}}}}\n"
 KEYSTONE = "openstack/keystone/keystone"
 # What only the real program needs.
 REPLACED = ("command", "env", "ready", "user", "timeout", "election", "before_stop", "drain", "succeeds")
@@ -25,7 +22,6 @@ REPLACED = ("command", "env", "ready", "user", "timeout", "election", "before_st
 def publish(deployment: Deployment, place: Path, action: str, tag: str) -> None:
     """Import Keystone's deployment or upgrade, and publish it with short sleeps."""
     place.mkdir()
-    (place / "facts.yml").write_text(FACTS)
     recorder = Recorder(HOST)
     image: Mapping[str, Any] = {"image": f"quay.io/kolla/keystone:{tag}"}
     recorder.file(
@@ -35,9 +31,7 @@ def publish(deployment: Deployment, place: Path, action: str, tag: str) -> None:
     recorder.daemon("keystone", **image)
     if action == "upgrade":
         recorder.bootstrap("contract", "keystone", **image)
-    site = Site(facts.read(place / "facts.yml", [HOST]), {}, {})
-    made = importing.make((recorder.tasks, recorder.tasks), site, rules.read(), "22.2.0", "zk-1:2181", action)
-    directory.write(place / "site", made.emitted)
+    imported(place, [HOST], lambda run, site: recorder.tasks, action=action)
     for path in (place / "site").glob("services/*/*/*/definition.yml"):
         put_to_sleep(path)
     tool(deployment, "publish", place / "site", "--set", f"root={place}")

@@ -7,27 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from kolla_mesos_start.ctl.directory import directory as deployments
-from kolla_mesos_start.ctl.validate.rules import validate
-from kolla_mesos_start.kolla_ansible import directory, facts, importing, rules
-from kolla_mesos_start.kolla_ansible.importing import Site
 from kolla_mesos_start.kolla_ansible.recording import Task
-from tests.kolla_ansible.examples import Recorder
+from kolla_mesos_start.kolla_ansible.site import Site
+from tests.kolla_ansible.examples import Recorder, errors, imported, load
 
 HOSTS = ("ctl-1", "ctl-2")
-FACTS = "hosts: {" + ", ".join(
-    f"{host}: {{address: 192.0.2.1{n}, interface: eth0, cpus: 4, memory: 8192}}"
-    for n, host in enumerate(HOSTS)
-)
 DATABASE = "[database]\nconnection = mysql+pymysql://{name}:x@{address}:3306/{name}\n"
 ALL_NEW = {"generation": "2026.1", "count": 2, "exclusive": True}
 
 
 def recorded(run: int, site: Site) -> list[Task]:
     """Keystone, RabbitMQ, Nova and Open vSwitch, as kolla-ansible upgrades them on two hosts."""
-    address = importing.stand_ins_of(run, site).facts["ctl-1"].interfaces["eth0"]
+    address = site.stand_ins(run).facts["ctl-1"].interfaces["eth0"]
     tasks: list[Task] = []
 
     def at(host: str, role: str) -> Recorder:
@@ -78,19 +70,13 @@ def recorded(run: int, site: Site) -> list[Task]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("upgrade")
-    (place / "facts.yml").write_text(f"{FACTS}}}\n")
-    known = Site(facts.read(place / "facts.yml", HOSTS), {}, {})
-    outcome = importing.make(
-        (recorded(0, known), recorded(1, known)), known, rules.read(), "22.2.0", "zk-1:2181", "upgrade"
-    )
+    site, outcome = imported(tmp_path_factory.mktemp("upgrade"), HOSTS, recorded, action="upgrade")
     assert (outcome.against_order, outcome.unresolved) == ([], [])
-    directory.write(place / "site", outcome.emitted)
-    return place / "site"
+    return site
 
 
 def definition(site: Path, service: str) -> Any:
-    content = yaml.safe_load((site / f"services/openstack/{service}/definition.yml").read_text())
+    content = load(site / f"services/openstack/{service}/definition.yml")
     return content["service"]["daemon"] if "service" in content else content["commands"]["run"]
 
 
@@ -146,6 +132,5 @@ def test_what_is_done_to_older_containers_is_left_to_the_operator(site: Path) ->
 
 
 def test_the_directory_is_valid(site: Path) -> None:
-    found = validate(deployments.read(site))
-    assert [each.message for each in found if each.severity == "error"] == []
+    assert errors(site) == []
     assert json.loads((site / "imported.json").read_text())["action"] == "upgrade"

@@ -41,11 +41,11 @@ class Session:
     def on_connected(self, handler): pass
     def on_watch(self, handler): pass
     def request(self, operation, done): pass
-class Daemon:
-    def is_ready(self): return True
-loop = Loop()
+class Registrar:
+    session, loop = Session(), Loop()
+loop = Registrar.loop
 order = Refreshing(None, ("/k", "d", "s/web", "h"), {{}}, {{}}, dict(os.environ), 0)
-refresher = Refresher(Session(), loop, order, {run_dir!r}, Daemon())
+refresher = Refresher(Registrar(), order, {run_dir!r})
 """
 READINESS = """
 from kolla_mesos_start.loop import now
@@ -59,12 +59,9 @@ from types import SimpleNamespace as Record
 from kolla_mesos_start.daemon.drain import Drain
 from kolla_mesos_start.daemon.handoff import Stopping
 from kolla_mesos_start.loop import Loop, now
-class Session:
-    connected = False
-loop = Loop()
 handoff = Record(run_dir={run_dir!r}, service="s/web", check_env={{}}, check_ids=None, supervised=True)
-presence = Record(withdrawn=False)
-drain = Drain(handoff, Stopping(0.0, ["true"], 60.0, 1.0), Session(), loop, presence, None)
+registrar = Record(session=Record(connected=False), loop=Loop(), presence=Record(withdrawn=False))
+drain = Drain(registrar, handoff, Stopping(0.0, ["true"], 60.0, 1.0))
 """
 LOG = """
 from kolla_mesos_start import log
@@ -87,8 +84,8 @@ CASES = {
     "an http check fails": (READINESS, "readiness.run(True)\nprint(readiness.reason)", "check http port 1: "),
     "a refresh is not started": (
         REFRESHER,
-        "refresher.start()\nprint(refresher.reason)",
-        "trying again at once",
+        "refresher._due = 0.0\nrefresher.run(False)\nprint(refresher.reason)",
+        "it can't be started: Too many open files; trying again",
     ),
     "a command before the stop is not started": (
         DRAIN,

@@ -19,7 +19,7 @@ from jinja2 import Environment
 from playwright.sync_api import sync_playwright
 
 from kolla_mesos_start import errors, settings
-from kolla_mesos_start.ctl.live.cause import KINDS
+from kolla_mesos_start.ctl.live.model import KINDS
 from kolla_mesos_start.render.context import BUILTIN
 from kolla_mesos_start.render.sandbox import Sandbox
 from tests.ctl.timeline.test_html_page_in_browser import CHROMIUM

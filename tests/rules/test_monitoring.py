@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from kolla_mesos_start.ctl.live.metrics.families import FAMILIES, PREFIX, SUFFIXES
+from kolla_mesos_start.ctl.live.metrics import FAMILIES, PREFIX, SUFFIXES
 from tests import CHECKOUT
 
 MONITORING = CHECKOUT / "etc" / "monitoring"

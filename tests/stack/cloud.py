@@ -18,8 +18,8 @@ from typing import Callable, NamedTuple
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import AGENT, LocalContainer
+from tests.examples.openstack import SYSTEM_PATH
 from tests.stack.command_lines import CommandLines
-from tests.stack.examples.openstack import SYSTEM_PATH
 from tests.support.keystone import Keystone
 from tests.support.local_deployment import LocalDeployment
 from tests.support.tool import operator_client

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from tests.stack.examples import openstack
+from tests.examples import openstack
 from tests.stack.upgrade import NEW, OLD
 from tests.support.arrangement import say
 

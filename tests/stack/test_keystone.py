@@ -33,10 +33,10 @@ from kolla_mesos_start.ctl.up.containers import LocalContainer
 from kolla_mesos_start.ctl.zk.publisher import Counts
 from tests.conftest import Deployment, connected
 from tests.ctl.test_acl import world
+from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED, TASKS
+from tests.examples.openstack import EXAMPLE
 from tests.stack.cloud import START_LIMIT, Cloud, health, stop
 from tests.stack.command_lines import CommandLines
-from tests.stack.examples.keystone import API, HOSTS, MARIADB, MEMCACHED, TASKS
-from tests.stack.examples.openstack import EXAMPLE
 from tests.support.arrangement import section
 from tests.support.processes import command_line, environment
 from tests.support.publishing import write_files

@@ -25,8 +25,8 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests import EXAMPLES
+from tests.examples import openstack
 from tests.stack.cloud import published
-from tests.stack.examples import openstack
 from tests.support.arrangement import section
 from tests.support.local_deployment import LocalDeployment
 from tests.support.tool import operator_client

@@ -19,9 +19,9 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.up.containers import LocalContainer
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests import EXAMPLES
+from tests.examples import openstack
+from tests.examples.keystone import MARIADB, Users
 from tests.stack.cloud import published
-from tests.stack.examples import openstack
-from tests.stack.examples.keystone import MARIADB, Users
 from tests.support.local_deployment import LocalDeployment
 from tests.support.tool import operator_client
 from tests.support.waiting import eventually

@@ -12,8 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import LocalContainer
+from tests.examples.keystone import API, url
 from tests.stack.cloud import health, stop
-from tests.stack.examples.keystone import API, url
 from tests.stack.upgrade import ADMIN, HAPROXY, NEW, OLD, Clients, Upgrade
 from tests.support.arrangement import section
 from tests.support.tool import tool

@@ -25,9 +25,9 @@ from kazoo.client import KazooClient
 from kolla_mesos_start.ctl.up.containers import LocalContainer
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from tests.conftest import Deployment
+from tests.examples.keystone import API, HOSTS, issue_token, url, validate_token
+from tests.examples.openstack import SYSTEM_PATH, UPGRADE
 from tests.stack.cloud import Cloud, stop
-from tests.stack.examples.keystone import API, HOSTS, issue_token, url, validate_token
-from tests.stack.examples.openstack import SYSTEM_PATH, UPGRADE
 
 HAPROXY = "infra/haproxy/haproxy"
 KEYS = "openstack/keystone/keystone_keys"

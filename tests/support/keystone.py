@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
-from tests.stack.examples.keystone import (
+from tests.examples.keystone import (
     API,
     HOSTS,
     MARIADB,
@@ -20,7 +20,7 @@ from tests.stack.examples.keystone import (
     validate_token,
     values,
 )
-from tests.stack.examples.openstack import EXAMPLE
+from tests.examples.openstack import EXAMPLE
 from tests.support.local_deployment import LocalDeployment
 
 

@@ -14,8 +14,8 @@ import yaml
 
 from kolla_mesos_start.ctl.directory import formats
 from tests.containers.images import Images
-from tests.stack.examples.keystone import API, MARIADB, MEMCACHED, TASKS
-from tests.stack.examples.openstack import EXAMPLE
+from tests.examples.keystone import API, MARIADB, MEMCACHED, TASKS
+from tests.examples.openstack import EXAMPLE
 from tests.support.zookeeper import free_port
 
 PASSWORD = "a 'password\" \\ with a bit of %everything"

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 
 from tests import CHECKOUT
+from tests.examples.openstack import INSTALL, PIP, UV
 from tests.kolla_ansible import installed
-from tests.stack.examples.openstack import INSTALL, PIP, UV
 
 AGENT = CHECKOUT / "etc" / "requirements" / "kolla_mesos_start.txt"
 OPERATOR = CHECKOUT / "etc" / "requirements" / "kolla_mesos_ctl.txt"

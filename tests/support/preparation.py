@@ -20,8 +20,8 @@ from kolla_mesos_start.errors import BadUsage
 from tests import CHECKOUT
 from tests.containers.conftest import lacking
 from tests.containers.images import Images
+from tests.examples import openstack
 from tests.kolla_ansible import installed
-from tests.stack.examples import openstack
 from tests.stack.upgrade import NEW, OLD
 from tests.support import pythons
 

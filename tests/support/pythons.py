@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.stack.examples.openstack import PIP, Say, run
+from tests.examples.openstack import PIP, Say, run
 from tests.support.pins import LOWEST
 
 MINORS = range(9, 14)

@@ -35,16 +35,8 @@ def main(options: dict[str, Any]) -> None:
     # The agent's handoff happens between two heartbeats, at any log level.
     held, await_registrar = spawn(
         Handoff(
-            hosts=[tuple(host) for host in options["hosts"]],
-            chroot="",
-            session_id=session_id,
-            session_password=password,
-            zxid=client.last_zxid,
-            timeout=10.0,
-            auth=[],
-            ca=None,
-            cert=None,
-            key=None,
+            servers=([tuple(host) for host in options["hosts"]], "", [], None, None, None),
+            session=(session_id, password, client.last_zxid, 10.0),
             registration=(
                 "one",
                 _entries(options["presence"]),

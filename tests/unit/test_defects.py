@@ -25,7 +25,7 @@ main(0)
 
 @pytest.mark.parametrize(
     ("who", "module", "work"),
-    [("guard", "commands.guard", "serve"), ("registrar", "daemon.boot", "_live")],
+    [("guard", "commands.guard", "serve"), ("registrar", "daemon.handoff", "_live")],
 )
 def test_the_report_of_a_defect_contains_no_value(who: str, module: str, work: str) -> None:
     """In the container's log."""

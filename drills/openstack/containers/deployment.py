@@ -19,8 +19,8 @@ from drills.openstack.containers.images import OpenStackImages
 from drills.openstack.deployment import OpenStack
 from tests.containers.cloud import InPodman
 from tests.containers.podman import Podman
-from tests.stack.examples import whole
-from tests.stack.examples.openstack import WHOLE
+from tests.examples import whole
+from tests.examples.openstack import WHOLE
 
 PROGRAMS = Path("/var/lib/kolla/venv/bin")
 # The images of the servers, and their users. All others have OpenStack's image; their folder names the user.

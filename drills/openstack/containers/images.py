@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.containers.images import Images
-from tests.stack.examples.openstack import CONSTRAINTS, REQUIREMENTS, WHOLE
+from tests.examples.openstack import CONSTRAINTS, REQUIREMENTS, WHOLE
 
 KEYSTONE = "keystone-base"
 # As macros.j2 of Kolla makes a service's user, and then as Dockerfile.snippet opens its directory.

@@ -1,4 +1,4 @@
-"""One file for each subcommand: its arguments, what it prints, and its exit status.
+"""The subcommands: a function for each, with its arguments, what it prints, and its exit status.
 
-No command imports another one: what several of them need is in the folders below.
+No module imports another one: what several of them need is in the folders below.
 """

@@ -6,7 +6,8 @@ import argparse
 
 import shtab
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 
 # How to complete an argument, by its name in the help.
 PATHS: dict[object, object] = {
@@ -17,8 +18,15 @@ PATHS: dict[object, object] = {
 }
 
 
-def run(invocation: Invocation) -> int:
-    """Print the script."""
+@subcommand(
+    """\
+. <(kolla_mesos_ctl completion bash)  # in this shell only
+  kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl
+  kolla_mesos_ctl completion fish | source""",
+    argument("shell", choices=("bash", "fish", "zsh")),
+)
+def completion(invocation: Invocation) -> int:
+    """Print a script that completes subcommands, options and paths in a shell."""
     parser = invocation.options.whole_parser()
     _complete_paths(parser)
     print(shtab.complete(parser, invocation.options.shell))
@@ -34,18 +42,3 @@ def _complete_paths(parser: argparse.ArgumentParser) -> None:
             for each in action.choices.values():
                 each.fill()
                 _complete_paths(each)
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "fish", "zsh"))
-
-
-SUBCOMMAND = Subcommand(
-    description="Print a script that completes subcommands, options and paths in a shell.",
-    example="""\
-. <(kolla_mesos_ctl completion bash)  # in this shell only
-  kolla_mesos_ctl completion bash > /etc/bash_completion.d/kolla_mesos_ctl
-  kolla_mesos_ctl completion fish | source""",
-    add_arguments=_add_arguments,
-    run=run,
-)

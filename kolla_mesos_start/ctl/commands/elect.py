@@ -10,7 +10,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 
-from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Line, Subcommand, add_format, add_yes, show
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Line, show
 from kolla_mesos_start.ctl.live.election import (
     CANDIDATE,
     ELECTING,
@@ -22,6 +22,7 @@ from kolla_mesos_start.ctl.live.election import (
 )
 from kolla_mesos_start.ctl.live.mirror import mirror
 from kolla_mesos_start.ctl.live.model import LiveService
+from kolla_mesos_start.ctl.subcommand import FORMAT, YES, argument, subcommand
 from kolla_mesos_start.ctl.text import lasting, nearest
 from kolla_mesos_start.ctl.zk import connection, elections, event_record, services
 from kolla_mesos_start.election import decide, records, words
@@ -41,8 +42,49 @@ class RefusedChange(AgentError):
     status = 1
 
 
-def run(invocation: Invocation) -> int:
-    """Show the election, or change it; 1 while a host is missing or refused."""
+@subcommand(
+    "kolla_mesos_ctl elect mariadb --deployment site",
+    argument("service", metavar="SERVICE", help="its name, or its role"),
+    argument(
+        "--winner",
+        metavar="HOST",
+        help="let this candidate bootstrap the cluster, whatever the positions are",
+    ),
+    argument(
+        "--without",
+        metavar="HOST",
+        action="append",
+        default=[],
+        help="do not wait for this missing host; once for each host; needs --winner",
+    ),
+    argument(
+        "--accept-empty",
+        metavar="HOST",
+        action="append",
+        default=[],
+        help="let this candidate take part although it has lost its data; once for each host",
+    ),
+    argument("--forget", metavar="HOST", help="remove a member that another host replaces"),
+    argument(
+        "--withdraw",
+        action="store_true",
+        help="withdraw --winner, --without and --accept-empty, if they have not been used yet",
+    ),
+    YES,
+    FORMAT,
+)
+def elect(invocation: Invocation) -> int:
+    """Show the election of a service: which host bootstraps its cluster when no instance runs. There is a
+    line for each host: whether it is a candidate, the position of its data, whether it is a member, and since
+    when. The status is 0 if the cluster runs or is being bootstrapped, 1 if a host is missing or refused.
+
+    The election waits for all members, however long it takes: a missing host may have the newest data, so
+    start it. If it never comes back, use --winner with --without. A host that was left out must be empty when
+    it comes back. If a host has lost its data, use --accept-empty. These options hold for the next decision
+    (epoch) only. --forget removes a member for good, so that another host can take its place. Each option
+    asks before it changes anything. If the agents would refuse the change, or the election has changed
+    meanwhile, the status is 1 and nothing is changed.
+    """
     options = invocation.options
     changes = (options.winner or options.accept_empty, options.forget, options.withdraw)
     if sum(map(bool, changes)) > 1 or (options.without and not options.winner):
@@ -211,10 +253,13 @@ def lines(service: LiveService, election: LiveElection, now: float) -> Iterator[
     found = election.snapshot
     style = "bold green" if election.is_settled else "bold red" if election.refused else "bold yellow"
     yield Line(f"{service.name}  ", style, _headline(election, now))
-    for refusal in election.refused_alone:
+    verdict, missing = election.verdict, election.missing_hosts()
+    # Missing hosts have a line of their own.
+    alone = verdict._replace(missing=()) if isinstance(verdict, Refused) else verdict
+    for refusal in election._replace(verdict=alone).refused:
         yield Line(refusal, STYLES[MISSING])
-    if election.missing_hosts:
-        yield Line("missing: ", STYLES[MISSING], election.missing_hosts)
+    if missing:
+        yield Line("missing: ", STYLES[MISSING], missing)
     yield Line("cluster  ", "", _cluster(found))
     if election.failures:
         yield Line("winner   ", "", election.failures)
@@ -258,53 +303,3 @@ def _cells(each: ElectionHost, now: float) -> Sequence[str]:
     age = "" if each.since is None else lasting(now - each.since)
     since = f"last seen {age} ago" if age and each.part == MISSING else age
     return each.host, each.part, each.position or "", each.member or "no member", since
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("service", metavar="SERVICE", help="its name, or its role")
-    parser.add_argument(
-        "--winner",
-        metavar="HOST",
-        help="let this candidate bootstrap the cluster, whatever the positions are",
-    )
-    parser.add_argument(
-        "--without",
-        metavar="HOST",
-        action="append",
-        default=[],
-        help="do not wait for this missing host; once for each host; needs --winner",
-    )
-    parser.add_argument(
-        "--accept-empty",
-        metavar="HOST",
-        action="append",
-        default=[],
-        help="let this candidate take part although it has lost its data; once for each host",
-    )
-    parser.add_argument("--forget", metavar="HOST", help="remove a member that another host replaces")
-    parser.add_argument(
-        "--withdraw",
-        action="store_true",
-        help="withdraw --winner, --without and --accept-empty, if they have not been used yet",
-    )
-    add_yes(parser)
-    add_format(parser)
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Show the election of a service: which host bootstraps its cluster when no instance runs. There is a line for
-each host: whether it is a candidate, the position of its data, whether it is a member, and since when. The
-status is 0 if the cluster runs or is being bootstrapped, 1 if a host is missing or refused.
-
-The election waits for all members, however long it takes: a missing host may have the newest data, so start
-it. If it never comes back, use --winner with --without. A host that was left out must be empty when it comes
-back. If a host has lost its data, use --accept-empty. These options hold for the next decision (epoch) only.
---forget removes a member for good, so that another host can take its place. Each option asks before it
-changes anything. If the agents would refuse the change, or the election has changed meanwhile, the status is
-1 and nothing is changed.
-""",
-    example="kolla_mesos_ctl elect mariadb --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)

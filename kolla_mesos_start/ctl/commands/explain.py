@@ -1,21 +1,33 @@
-"""`kolla_mesos_ctl explain`: why a deployment is not up, root causes first."""
+"""`kolla_mesos_ctl explain` and `graph`: why a deployment is not up, and what waits for what."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format, show
+from kolla_mesos_start.ctl.invocation import Invocation, show
 from kolla_mesos_start.ctl.live import causes
-from kolla_mesos_start.ctl.live.cause import Cause
 from kolla_mesos_start.ctl.live.explanation import cause_data, lines, look
+from kolla_mesos_start.ctl.live.graph import dot, of, text
 from kolla_mesos_start.ctl.live.mirror import mirror, named
-from kolla_mesos_start.ctl.live.model import LiveService
+from kolla_mesos_start.ctl.live.model import Cause, LiveService
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
+from kolla_mesos_start.kolla_ansible import directory
 
 
-def run(invocation: Invocation) -> int:
-    """Print the causes; 0 if nothing is stuck."""
+@subcommand(
+    "kolla_mesos_ctl explain keystone-api --deployment site",
+    argument("service", metavar="SERVICE", nargs="?", help="only the causes that concern this service"),
+    FORMAT,
+)
+def explain(invocation: Invocation) -> int:
+    """Explain why a deployment is not up: the root causes first, and below each of them what it blocks, one
+    chain on each line (`a <- b`: b waits for a). `...` stands for what an earlier cause blocks, too. Commands
+    and daemons that are running or starting are marked so.
+
+    The exit status is 0 if nothing is stuck, else 1.
+    """
     deployment, found = look(lambda: mirror(invocation).deployment())
     services: Sequence[LiveService] = list(deployment.services.values())
     if invocation.options.service:
@@ -36,22 +48,30 @@ def _data(found: Sequence[Cause], services: Sequence[LiveService]) -> dict[str, 
     }
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "service", metavar="SERVICE", nargs="?", help="only the causes that concern this service"
-    )
-    add_format(parser)
+TICK = 1.0  # seconds between two looks at the clock
 
 
-SUBCOMMAND = Subcommand(
-    description="""\
-Explain why a deployment is not up: the root causes first, and below each of them what it blocks, one chain on
-each line (`a <- b`: b waits for a). `...` stands for what an earlier cause blocks, too. Commands and daemons
-that are running or starting are marked so.
-
-The exit status is 0 if nothing is stuck, else 1.
-""",
-    example="kolla_mesos_ctl explain keystone-api --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
+@subcommand(
+    "kolla_mesos_ctl graph --format dot --deployment site | dot -Tsvg >site.svg",
+    argument("--format", choices=("text", "dot"), default="text", help="default: %(default)s"),
+    argument(
+        "--imported",
+        metavar="DIR",
+        type=Path,
+        help="the directory of `kolla_mesos_ctl import`: adds the reason for each dependency",
+    ),
 )
+def graph(invocation: Invocation) -> int:
+    """Print every command and daemon of the deployment with its dependencies and its state.
+
+    dot is the language of Graphviz, whose program draws it: `dot -Tsvg`.
+    """
+    imported, form = invocation.options.imported, invocation.options.format
+    reasons = {} if imported is None else directory.reasons(imported)
+    deployment = mirror(invocation).deployment()
+    graph = of(deployment, reasons)
+    if form == "text":
+        show(invocation.out, text(graph))
+    else:
+        invocation.out.out(dot(graph, deployment.id))
+    return 0

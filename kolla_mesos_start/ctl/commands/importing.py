@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from pathlib import Path
@@ -10,10 +9,11 @@ from types import FrameType
 from typing import NoReturn
 
 from kolla_mesos_start.ctl.directory.findings import counted
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.kolla_ansible import directory, importing, recording, rules
-from kolla_mesos_start.kolla_ansible.importing import Outcome
+from kolla_mesos_start.kolla_ansible.emitted import Imported
 from kolla_mesos_start.kolla_ansible.recording import Request
 
 SOURCE = "kolla-ansible"
@@ -32,62 +32,95 @@ class ChangedByOperator(BadDefinition):
     subject = "import"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", choices=[SOURCE], help=SOURCE)
-    parser.add_argument(
+@subcommand(
+    """\
+kolla_mesos_ctl import kolla-ansible --ansible ~/kolla --inventory multinode \\
+      --facts facts.yml --output site""",
+    argument("source", metavar="SOURCE", choices=[SOURCE], help=SOURCE),
+    argument(
         "share",
         metavar="SHARE",
         nargs="?",
         type=Path,
         help="an installed kolla-ansible (share/kolla-ansible) or a checkout; by default that of --ansible",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--config",
         metavar="PATH",
         type=Path,
         default=Path("/etc/kolla"),
         help="the directory with globals.yml and passwords.yml; default: %(default)s",
-    )
-    parser.add_argument(
-        "--inventory", metavar="FILE", type=Path, required=True, help="the inventory of ansible"
-    )
-    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="the directory to write")
-    parser.add_argument(
+    ),
+    argument("--inventory", metavar="FILE", type=Path, required=True, help="the inventory of ansible"),
+    argument("--output", metavar="DIR", type=Path, required=True, help="the directory to write"),
+    argument(
         "--facts",
         metavar="PATH",
         type=Path,
         help="facts of the hosts: the directory of Ansible's cache, or a YAML file",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--ansible",
         metavar="VENV",
         type=Path,
         help="the virtual environment with ansible-core; by default the tool's own",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--overrides", metavar="FILE", type=Path, help="your own rules, which precede those of rules.yml"
-    )
-    parser.add_argument(
-        "--tags", metavar="TAGS", help="only these tags of kolla-ansible, as in: keystone,mariadb"
-    )
-    parser.add_argument(
+    ),
+    argument("--tags", metavar="TAGS", help="only these tags of kolla-ansible, as in: keystone,mariadb"),
+    argument(
         "--action",
         choices=importing.ACTIONS,
         default=importing.DEPLOY,
         help="what kolla-ansible would do: deploy, or upgrade from the release before; default: %(default)s",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--adopt",
         action="store_true",
         help=f"for a cloud that kolla-ansible has deployed: list all one-time steps in {ADOPTED}",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--overwrite", action="store_true", help="replace files of an earlier import that you have changed"
-    )
+    ),
+)
+def import_(invocation: Invocation) -> int:
+    """Make a deployment's directory from kolla-ansible's own playbooks and your configuration of it.
 
+    kolla-ansible's site.yml runs in a copy, in which every module is recorded instead of executed: no host is
+    contacted, and nothing is changed. It runs twice, with invented passwords and addresses, so that each
+    place of a password or an address is known; the values of your passwords.yml are never written into DIR.
+    Publish with
 
-def run(invocation: Invocation) -> int:
-    """Record, lift, derive the graph, and write the directory."""
+      kolla_mesos_ctl publish DIR --secrets /etc/kolla/passwords.yml
+
+    The playbooks are those of this tool's own environment, after pip install '.[import]'. --ansible names
+    another virtual environment with kolla-ansible, ansible-core and the collections:
+
+      python3 -m venv ~/kolla
+      ~/kolla/bin/pip install 'kolla-ansible==22.*' ansible-core ansible
+
+    --facts names what ansible knows about the hosts: its cache (`kolla-ansible gather-facts` with jsonfile),
+    or a file with a line for each host:
+
+      hosts:
+        ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
+
+    A host that the inventory names localhost, or by its address, gets its hostname. A line may have
+    `hostname`.
+
+    If kolla-ansible has deployed this cloud already, give --adopt, publish, and record all steps as done
+    before the first container starts:
+
+      kolla_mesos_ctl adopt --list DIR/adopt.txt --deployment site
+
+    For an upgrade, import the next release with --action upgrade into the same DIR: the steps have the new
+    tag as their generation, and those after the upgrade of a service wait until no older container of it is
+    left.
+
+    After the import DIR is yours. A later import refuses to replace files that you have changed. One that was
+    interrupted while it wrote DIR can't be published: run it again.
+    """
     options = invocation.options
     if options.adopt and options.action == importing.UPGRADE:
         raise BadUsage("the steps of --action upgrade must run: give --adopt for the release that runs now")
@@ -131,7 +164,7 @@ def _show(invocation: Invocation, play: str) -> None:
     invocation.err.print(f"recording: {play}")
 
 
-def refuse(outcome: Outcome, tags: str | None = None) -> None:
+def refuse(outcome: Imported, tags: str | None = None) -> None:
     """Raise CannotImport for bad dependencies, for clusters that would be split, and for no containers.
 
     With tags only a part is imported, which connects to daemons outside of it: unresolved addresses are only
@@ -150,17 +183,17 @@ def refuse(outcome: Outcome, tags: str | None = None) -> None:
         issues.append(
             f"no container was recorded: {f'correct --tags {tags}' if tags else 'enable a service'}"
         )
-    if issues or outcome.clusters:
-        raise CannotImport([*outcome.clusters, *issues])
+    if issues or outcome.clusters.issues:
+        raise CannotImport([*outcome.clusters.issues, *issues])
 
 
-def adoption(outcome: Outcome) -> bytes:
+def adoption(outcome: Imported) -> bytes:
     """The list of all one-time steps for `adopt --list`, in the recorded order."""
     lines = [f"{step.name}/run  # {step.tasks[0].name}" for step in outcome.containers.steps]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _summarize(outcome: Outcome, output: Path) -> None:
+def _summarize(outcome: Imported, output: Path) -> None:
     daemons, steps = outcome.containers.daemons, outcome.containers.steps
     print(
         f"imported {counted(len(daemons), 'daemon')} and {counted(len(steps), 'one-time step')} into {output}"
@@ -174,46 +207,3 @@ def _summarize(outcome: Outcome, output: Path) -> None:
             f" ({refused})",
             file=sys.stderr,
         )
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Make a deployment's directory from kolla-ansible's own playbooks and your configuration of it.
-
-kolla-ansible's site.yml runs in a copy, in which every module is recorded instead of executed: no host is
-contacted, and nothing is changed. It runs twice, with invented passwords and addresses, so that each place of
-a password or an address is known; the values of your passwords.yml are never written into DIR. Publish with
-
-  kolla_mesos_ctl publish DIR --secrets /etc/kolla/passwords.yml
-
-The playbooks are those of this tool's own environment, after pip install '.[import]'. --ansible names another
-virtual environment with kolla-ansible, ansible-core and the collections:
-
-  python3 -m venv ~/kolla
-  ~/kolla/bin/pip install 'kolla-ansible==22.*' ansible-core ansible
-
---facts names what ansible knows about the hosts: its cache (`kolla-ansible gather-facts` with jsonfile), or a
-file with a line for each host:
-
-  hosts:
-    ctl-1: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}
-
-A host that the inventory names localhost, or by its address, gets its hostname. A line may have `hostname`.
-
-If kolla-ansible has deployed this cloud already, give --adopt, publish, and record all steps as done before
-the first container starts:
-
-  kolla_mesos_ctl adopt --list DIR/adopt.txt --deployment site
-
-For an upgrade, import the next release with --action upgrade into the same DIR: the steps have the new tag as
-their generation, and those after the upgrade of a service wait until no older container of it is left.
-
-After the import DIR is yours. A later import refuses to replace files that you have changed. One that was
-interrupted while it wrote DIR can't be published: run it again.
-""",
-    example="""\
-kolla_mesos_ctl import kolla-ansible --ansible ~/kolla --inventory multinode \\
-      --facts facts.yml --output site""",
-    add_arguments=_add_arguments,
-    run=run,
-)

@@ -9,9 +9,10 @@ from typing import Callable
 from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.findings import refuse
 from kolla_mesos_start.ctl.directory.source import Source
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
+from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.manifests.formats import FORMATS, unplaced, write
 from kolla_mesos_start.ctl.manifests.model import Model, Site, build
+from kolla_mesos_start.ctl.subcommand import argument, either, subcommand
 from kolla_mesos_start.ctl.text import seconds
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage
@@ -19,8 +20,90 @@ from kolla_mesos_start.errors import BadUsage
 TIMEOUT = 600.0  # seconds for which --post waits
 
 
-def run(invocation: Invocation) -> int:
-    """Print, write or post the manifests; notes and warnings go to standard error."""
+@subcommand(
+    """\
+kolla_mesos_ctl manifests kubernetes etc/openstack --output made
+  kolla_mesos_ctl manifests marathon etc/openstack --post http://marathon:8080""",
+    argument("format", metavar="FORMAT", choices=sorted(FORMATS), help=", ".join(sorted(FORMATS))),
+    source.add_arguments,
+    either(
+        argument(
+            "--output",
+            metavar="DIR2",
+            type=Path,
+            help="write the files into this directory; by default all go to standard output",
+        ),
+        argument("--post", metavar="URL", help="send the apps that differ to this Marathon"),
+    ),
+    argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        help=f"seconds, only with --post; default: {TIMEOUT:g}",
+    ),
+)
+def manifests(invocation: Invocation) -> int:
+    """Make the files with which a launcher starts the containers of a deployment, from its definitions and
+    from launch.yml in DIR. Only --post connects to anything. The deployment's name is that of the directory
+    unless --deployment gives another one. Give the same --deployment, --prefix, --set, --variables-from and
+    --secrets as to `publish`.
+
+    launch.yml adds what definitions do not have. `zookeeper` is where containers reach ZooKeeper. `defaults`,
+    and each entry of `services`, may have:
+
+      placement, replicas    a role of `hosts`; `each`: one on each of them
+      image                  may contain {{ tag }}, {{ role }} and the service's own
+                             variables; so may `ports` and `env`
+      cpu, memory            0.5 or 500m; 512Mi or 1Gi
+      user, read_only        a number; true if the image's root may be read-only
+      network, capabilities  host, or own, which is the default only in Kubernetes;
+                             a list, such as [NET_ADMIN]
+      new_privileges         true, for sudo; `privileged: true` for all devices
+      devices                [/dev/kvm], or host:container:rwm
+      pid, ipc, cgroup       host
+      limits                 {nofile: 1048576}; `security_options` is a list
+      ports, env             a list of those that are registered; a mapping
+      stop_signal            such as QUIT; TERM by default, whatever the image has
+      start_timeout          seconds that a daemon may take to become ready
+      volumes                by path: a size (10Gi) for data of each container's
+                             own, {volume: NAME} for what the containers of one
+                             host share, {shared: NAME} for the same data on all
+                             hosts, {host: PATH}, or `temporary`
+      variables, credential  secrets: KOLLA_VARIABLES_DIR, and the key `auth` for
+                             KOLLA_ZK_AUTH_FILE
+
+    kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it
+    has data of its own, or a DaemonSet on each host. Their names do not contain the deployment's: give it its
+    own namespace, kubectl apply --namespace NAME -f DIR2.
+
+    quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 4.9 or
+    newer makes systemd units of them. A container is not restarted if its exit status says that another
+    attempt can't succeed.
+
+    compose: a file for each host, for docker compose 2, or podman-compose 1.0.6 or newer; on standard output
+    a document for each. Compose does not look at exit statuses: it restarts such a container too. It does not
+    restart an unhealthy container: watch the output of `docker compose ps`, and restart such a container
+    yourself.
+
+    quadlet and compose: services without placement are on node-1 and so on, as for `up`.
+
+    marathon: an app for each service and task, in the group of the deployment. A completed task keeps
+    running: Marathon restarts everything that ends, and Chronos is no longer maintained. Hosts have the names
+    of the Mesos agents. Standard output gets one list, for
+
+      curl -X PUT -H 'Content-Type: application/json' --data-binary @- \\
+          'http://HOST:8080/v2/apps?partialUpdate=false'
+
+    With --post no file is written: Marathon gets the apps that differ from its own, and the command waits for
+    the deployment. Nothing is removed, and settings made in Marathon, such as labels, stay. The user is that
+    of ~/.netrc. The exit status is 1 if the deployment was rolled back or cancelled, 75 if it is still
+    running or another one locks the apps, 69 if Marathon does not answer, 77 if it refuses the user, 65 if it
+    rejects an app.
+
+    No secret is written. At the end the command lists the secrets that you have to create.
+
+    The status is 65 if `validate` finds an error.
+    """
     options = invocation.options
     post = _poster(options)
     model = _model(invocation, invocation.load(is_local=True))
@@ -60,93 +143,3 @@ def _poster(options: argparse.Namespace) -> Callable[[Invocation, Model], int] |
     url = marathon_api.parsed(options.post)
     timeout = TIMEOUT if options.timeout is None else options.timeout
     return lambda invocation, model: marathon_post.post(invocation, url, model, timeout)
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("format", metavar="FORMAT", choices=sorted(FORMATS), help=", ".join(sorted(FORMATS)))
-    source.add_arguments(parser)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--output",
-        metavar="DIR2",
-        type=Path,
-        help="write the files into this directory; by default all go to standard output",
-    )
-    where.add_argument("--post", metavar="URL", help="send the apps that differ to this Marathon")
-    parser.add_argument(
-        "--timeout",
-        metavar="S",
-        type=seconds,
-        help=f"seconds, only with --post; default: {TIMEOUT:g}",
-    )
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Make the files with which a launcher starts the containers of a deployment, from its definitions and from
-launch.yml in DIR. Only --post connects to anything. The deployment's name is that of the directory unless
---deployment gives another one. Give the same --deployment, --prefix, --set, --variables-from and --secrets as
-to `publish`.
-
-launch.yml adds what definitions do not have. `zookeeper` is where containers reach ZooKeeper. `defaults`, and
-each entry of `services`, may have:
-
-  placement, replicas    a role of `hosts`; `each`: one on each of them
-  image                  may contain {{ tag }}, {{ role }} and the service's own
-                         variables; so may `ports` and `env`
-  cpu, memory            0.5 or 500m; 512Mi or 1Gi
-  user, read_only        a number; true if the image's root may be read-only
-  network, capabilities  host, or own, which is the default only in Kubernetes;
-                         a list, such as [NET_ADMIN]
-  new_privileges         true, for sudo; `privileged: true` for all devices
-  devices                [/dev/kvm], or host:container:rwm
-  pid, ipc, cgroup       host
-  limits                 {nofile: 1048576}; `security_options` is a list
-  ports, env             a list of those that are registered; a mapping
-  stop_signal            such as QUIT; TERM by default, whatever the image has
-  start_timeout          seconds that a daemon may take to become ready
-  volumes                by path: a size (10Gi) for data of each container's
-                         own, {volume: NAME} for what the containers of one
-                         host share, {shared: NAME} for the same data on all
-                         hosts, {host: PATH}, or `temporary`
-  variables, credential  secrets: KOLLA_VARIABLES_DIR, and the key `auth` for
-                         KOLLA_ZK_AUTH_FILE
-
-kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it has
-data of its own, or a DaemonSet on each host. Their names do not contain the deployment's: give it its own
-namespace, kubectl apply --namespace NAME -f DIR2.
-
-quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 4.9 or newer
-makes systemd units of them. A container is not restarted if its exit status says that another attempt can't
-succeed.
-
-compose: a file for each host, for docker compose 2, or podman-compose 1.0.6 or newer; on standard output a
-document for each.
-Compose does not look at exit statuses: it restarts such a container too. It does not restart an unhealthy
-container: watch the output of `docker compose ps`, and restart such a container yourself.
-
-quadlet and compose: services without placement are on node-1 and so on, as for `up`.
-
-marathon: an app for each service and task, in the group of the deployment. A completed task keeps running:
-Marathon restarts everything that ends, and Chronos is no longer maintained. Hosts have the names of the Mesos
-agents. Standard output gets one list, for
-
-  curl -X PUT -H 'Content-Type: application/json' --data-binary @- \\
-      'http://HOST:8080/v2/apps?partialUpdate=false'
-
-With --post no file is written: Marathon gets the apps that differ from its own, and the command waits for the
-deployment. Nothing is removed, and settings made in Marathon, such as labels, stay. The user is that of
-~/.netrc. The exit status is 1 if the deployment was rolled back or cancelled, 75 if it is still running or
-another one locks the apps, 69 if Marathon does not answer, 77 if it refuses the user, 65 if it rejects an
-app.
-
-No secret is written. At the end the command lists the secrets that you have to create.
-
-The status is 65 if `validate` finds an error.
-""",
-    example="""\
-kolla_mesos_ctl manifests kubernetes etc/openstack --output made
-  kolla_mesos_ctl manifests marathon etc/openstack --post http://marathon:8080""",
-    add_arguments=_add_arguments,
-    run=run,
-)

@@ -1,20 +1,58 @@
-"""`kolla_mesos_ctl metrics`: the state of a deployment for Prometheus, served or printed once."""
+"""`kolla_mesos_ctl metrics`: the state of a deployment for Prometheus, served or printed once.
+
+Requests run in threads of their own: a slow client must not delay the session. They only read what the main
+thread has left in `Exposition`.
+"""
 
 from __future__ import annotations
 
-import argparse
+import errno
+import io
 import signal
+import socket
 import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.live.metrics import endpoint
-from kolla_mesos_start.ctl.live.metrics.endpoint import PATH, Exposition, Server
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
+
+from kolla_mesos_start import __version__
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live import metrics as families
+from kolla_mesos_start.ctl.live.metrics import Text
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror
-from kolla_mesos_start.errors import BadUsage, Stopped
+from kolla_mesos_start.ctl.live.model import LiveService
+from kolla_mesos_start.ctl.subcommand import argument, subcommand
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.errors import BadUsage, CannotWrite, Stopped
+from kolla_mesos_start.loop import now
+
+PATH = "/metrics"
+REQUEST_TIMEOUT = 10.0  # seconds; a client that is slower is disconnected
+BACKLOG = 16  # connections that wait for a thread
 
 
-def run(invocation: Invocation) -> int:
-    """Print the metrics once, or serve them until Ctrl-C or SIGTERM."""
+@subcommand(
+    "kolla_mesos_ctl metrics --listen 127.0.0.1:9105 --deployment site",
+    argument("--listen", metavar="HOST:PORT", help=f"serve http://HOST:PORT{PATH} until Ctrl-C or SIGTERM"),
+    argument("--once", action="store_true", help="print the metrics and end"),
+)
+def metrics(invocation: Invocation) -> int:
+    """Serve the state of a deployment as metrics for Prometheus, in the OpenMetrics format. ZooKeeper is read
+    once and then watched: it is asked again only for what has changed, however often Prometheus scrapes. A
+    running container is never asked.
+
+    While the connection to ZooKeeper is lost, kolla_mesos_zookeeper_connected is 0 and nothing is served
+    about the deployment. Services that this identity may not read have kolla_mesos_service_readable 0.
+
+    The metrics contain names of services, hosts and commands, but no variable, no file content and no
+    message. Anybody who reaches the address can read them: listen on an address of the monitoring network.
+
+    The exit status is 64 for a bad address, 73 if it is in use, and 143 after SIGTERM.
+    """
     options = invocation.options
     if options.once == bool(options.listen):
         raise BadUsage("give either --listen HOST:PORT or --once; see kolla_mesos_ctl metrics --help")
@@ -22,20 +60,15 @@ def run(invocation: Invocation) -> int:
         _, exposition = _read(invocation)
         sys.stdout.write(exposition.page().decode())
         return 0
-    with Server(*endpoint.address(options.listen)) as server:
-        _serve(invocation, server)
-    return 0
-
-
-def _serve(invocation: Invocation, server: Server) -> None:
-    source, exposition = _read(invocation, watching=True)
-    invocation.client.loop.on_signal(signal.SIGTERM, _stop)  # Process 1 of a container would ignore it.
-    server.serve(exposition.page)
-    listen = invocation.options.listen
-    invocation.err.print(f"serving http://{listen}{PATH} until Ctrl-C or SIGTERM")
-    while True:
-        source.wait()
-        exposition.read()
+    with Server(*address(options.listen)) as server:
+        source, exposition = _read(invocation, watching=True)
+        # Process 1 of a container would ignore it.
+        invocation.client.loop.on_signal(signal.SIGTERM, _stop)
+        server.serve(exposition.page)
+        invocation.err.print(f"serving http://{options.listen}{PATH} until Ctrl-C or SIGTERM")
+        while True:
+            source.wait()
+            exposition.read()
 
 
 def _read(invocation: Invocation, *, watching: bool = False) -> tuple[Mirror, Exposition]:
@@ -49,28 +82,131 @@ def _stop(signum: int) -> None:
     raise Stopped(signum, signal.Signals(signum).name)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help=f"serve http://HOST:PORT{PATH} until Ctrl-C or SIGTERM"
-    )
-    parser.add_argument("--once", action="store_true", help="print the metrics and end")
+# -- what is served -----------------------------------------------------------------------------------------
 
 
-SUBCOMMAND = Subcommand(
-    description="""\
-Serve the state of a deployment as metrics for Prometheus, in the OpenMetrics format.
-ZooKeeper is read once and then watched: it is asked again only for what has changed, however often Prometheus
-scrapes. A running container is never asked.
+class Exposition:
+    """What is served. The main thread calls `read` after each change; other threads call `page`."""
 
-While the connection to ZooKeeper is lost, kolla_mesos_zookeeper_connected is 0 and nothing is served about
-the deployment. Services that this identity may not read have kolla_mesos_service_readable 0.
+    def __init__(self, client: OperatorClient, source: Mirror) -> None:
+        self._client, self._source = client, source
+        self._services: dict[str, tuple[LiveService, Text]] = {}
+        self._parts: Sequence[Text] | None = None  # None: not read again since the last connection
+        self._connections = 1
+        client.session.on_connected(self._connect)
 
-The metrics contain names of services, hosts and commands, but no variable, no file content and no message.
-Anybody who reaches the address can read them: listen on an address of the monitoring network.
+    def _connect(self) -> None:
+        # All watches are gone: what is known is not served until it has been read again.
+        self._parts = None
+        self._connections += 1
 
-The exit status is 64 for a bad address, 73 if it is in use, and 143 after SIGTERM.
-""",
-    example="kolla_mesos_ctl metrics --listen 127.0.0.1:9105 --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)
+    def read(self) -> None:
+        """Read what has changed."""
+        connections = self._connections
+        deployment = self._source.deployment()
+        whole = families.of_deployment(deployment, len(self._source.denied), time.time())
+        before, self._services = self._services, {}
+        for name, service in deployment.services.items():
+            known = before.get(name)
+            if known is None or known[0] is not service:  # Otherwise it has not changed.
+                known = service, families.encoded(families.of_service(service))
+            self._services[name] = known
+        if connections == self._connections:
+            self._parts = [families.encoded(whole), *(text for _, text in self._services.values())]
+
+    def page(self) -> bytes:
+        """What is served now."""
+        session, parts = self._client.session, self._parts
+        is_current = parts is not None and session.connected
+        own = families.of_connection(
+            __version__, is_current, self._connections, session.sessions, session.timeout
+        )
+        shown = parts if parts is not None and is_current else ()
+        return families.page([families.encoded(own), *shown]).encode()
+
+
+# -- the server ---------------------------------------------------------------------------------------------
+
+
+def address(text: str) -> tuple[str, int]:
+    """The host and the port of `HOST:PORT`; an IPv6 address is in brackets. BadUsage for anything else."""
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if is_bracketed else host
+    is_number = port.isascii() and port.isdigit()
+    if not colon or not host or not is_number or (":" in host and not is_bracketed):
+        raise BadUsage(f"--listen {text}: expected HOST:PORT, such as 127.0.0.1:9105 or [::1]:9105")
+    if not 0 < int(port) < 65536:
+        raise BadUsage(f"--listen {text}: the port must be 1 to 65535")
+    return host, int(port)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `page` at PATH."""
+
+    daemon_threads = True
+    request_queue_size = BACKLOG
+
+    def __init__(self, host: str, port: int) -> None:
+        self.page: Callable[[], bytes] | None = None
+        try:
+            (self.address_family, *_, own), *_ = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            super().__init__(own[:2], _Handler)  # type: ignore[arg-type]
+        except UnicodeError as error:  # The name has a label that is empty or too long.
+            raise CannotWrite(f"--listen {host}:{port}: not the name of a host") from error
+        except OSError as error:
+            is_elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            remedy = (
+                "an address of this machine, or 0.0.0.0" if is_elsewhere else "a free port of this machine"
+            )
+            raise CannotWrite(f"--listen {host}:{port}: {error.strerror or error}: give {remedy}") from error
+
+    def serve(self, page: Callable[[], bytes]) -> None:
+        """Serve in a thread from now on."""
+        self.page = page
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that disconnect."""
+
+
+class _Request(io.RawIOBase):
+    """What a client sends until the deadline: each byte in time would otherwise hold a thread for ever."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._deadline = connection, now() + REQUEST_TIMEOUT
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - now()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Request(self.connection))
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH or self.server.page is None:
+            self.send_error(404, f"the metrics are at {PATH}")
+            return
+        body = self.server.page()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE_LATEST)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.connection.settimeout(REQUEST_TIMEOUT)
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged."""

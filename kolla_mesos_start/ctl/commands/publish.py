@@ -1,35 +1,134 @@
-"""`kolla_mesos_ctl publish`: write a directory to the deployment's tree in ZooKeeper."""
+"""`kolla_mesos_ctl validate`, `schema`, `diff` and `publish`: from a directory to ZooKeeper."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory import source
-from kolla_mesos_start.ctl.directory.findings import counted, refuse
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand
-from kolla_mesos_start.ctl.live import difference, outdated
-from kolla_mesos_start.ctl.live.publishing import Publishing
+from kolla_mesos_start.ctl.directory import acl, directory, secrets_file, source
+from kolla_mesos_start.ctl.directory.acl import Acl, Plan
+from kolla_mesos_start.ctl.directory.changes import not_run_again
+from kolla_mesos_start.ctl.directory.findings import ERROR, counted, in_order, refuse, shown
+from kolla_mesos_start.ctl.directory.json_schema import DEFINITION
+from kolla_mesos_start.ctl.directory.secrecy import is_secret, is_variable
+from kolla_mesos_start.ctl.directory.source import Source
+from kolla_mesos_start.ctl.invocation import Invocation
+from kolla_mesos_start.ctl.live import difference
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
+from kolla_mesos_start.ctl.text import few
+from kolla_mesos_start.ctl.validate import rules
 from kolla_mesos_start.ctl.validate.uses import without_unused_secrets
+from kolla_mesos_start.ctl.zk import (
+    acls,
+    connection,
+    publication,
+    published,
+    removal,
+    status_records,
+)
+from kolla_mesos_start.ctl.zk.published import NOTHING, Nodes, Removals
+from kolla_mesos_start.ctl.zk.publisher import Publisher, check_chroot
+from kolla_mesos_start.errors import AgentError, BadUsage, listed
+from kolla_mesos_start.tree.codec import RESTORE, PublicationMark
+
+SHOWN = 5  # names, in a message
+MANY = 40  # znodes of a first publication: more are only counted
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    source.add_arguments(parser)
-    parser.add_argument(
+@subcommand(
+    "kolla_mesos_ctl validate etc/examples/keystone",
+    source.add_arguments,
+    FORMAT,
+)
+def validate(invocation: Invocation) -> int:
+    """Find everything that is wrong in a deployment's directory, with file and line. Needs no connection.
+
+    An error would end an agent or let it wait forever. A warning is a likely mistake. The exit status is 1 if
+    there is an error. If containers find variables in KOLLA_VARIABLES_DIR instead of ZooKeeper, set it here
+    to a directory with files of the same names. Variables of secrets.yml count as present, because publishing
+    generates them.
+    """
+    loaded, _ = without_unused_secrets(invocation.load(is_local=True))
+    is_empty = invocation.environ.get("KOLLA_MISSING_VARIABLES") == "empty"
+    wrong = rules.validate(
+        loaded.deployment, deployment_id=loaded.name, missing_is_empty=is_empty, given=loaded.given
+    )
+    findings = in_order([*loaded.unreadable, *wrong])
+    errors = sum(each.severity == ERROR for each in findings)
+    services = len(loaded.deployment.services)
+    totals = {"services": services, "errors": errors, "warnings": len(findings) - errors}
+    if invocation.as_json:
+        invocation.print_json({**totals, "findings": [each._asdict() for each in findings]})
+    else:
+        for each in findings:
+            invocation.out.print(shown(each))
+        invocation.out.print(", ".join(counted(count, what.rstrip("s")) for what, count in totals.items()))
+    return 1 if errors else 0
+
+
+@subcommand("kolla_mesos_ctl schema > definition.schema.json")
+def schema(invocation: Invocation) -> int:
+    """Print the JSON Schema (draft 7) of a definition, with which editors complete and check definition.yml.
+
+    For the YAML language server, write this above a definition:
+
+      # yaml-language-server: $schema=/path/to/definition.schema.json
+    """
+    invocation.print_json(DEFINITION)
+    return 0
+
+
+@subcommand(
+    "kolla_mesos_ctl diff etc/examples/keystone --deployment site",
+    source.add_arguments,
+    FORMAT,
+)
+def diff(invocation: Invocation) -> int:
+    """Show what publishing a directory would change, and which containers would still run with the old state.
+
+    Values are hidden if their name looks like a secret, if secrets.yml or --secrets names them, or if acl.yml
+    restricts them. Znodes that only `publish --prune` would remove are listed, but do not count as
+    differences. The exit status is 1 if anything differs. Before the first publication everything is new.
+    `publish --dry-run` does the same.
+    """
+    loaded, _ = without_unused_secrets(invocation.load())
+    return difference.run(invocation, loaded)
+
+
+@subcommand(
+    "kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1",
+    source.add_arguments,
+    argument(
         "--prune",
         action="store_true",
         help="remove variables, files and whole services that are no longer in DIR, except services that have"
         " containers",
-    )
-    parser.add_argument("--no-validate", action="store_true", help="publish even if `validate` finds errors")
-    parser.add_argument(
+    ),
+    argument("--no-validate", action="store_true", help="publish even if `validate` finds errors"),
+    argument(
         "--dry-run",
         action="store_true",
         help="write nothing; show what would change, as `diff` does, and with --prune what would be removed",
-    )
+    ),
+)
+def publish(invocation: Invocation) -> int:
+    """Write a directory of definitions, files and variables to ZooKeeper.
 
+    DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with definition.yml,
+    files/<name>, and variables of its own: variables/<name>, variables/<host>/<name> or variables.yml.
+    Nothing is written while `validate` finds an error; what is already published counts for that. Only one
+    publication of a deployment runs at a time: a second one waits for up to 60 s (then status 75). A
+    publication of up to 512 KiB takes effect at one moment. In a larger one definitions are written last, and
+    until then `status` and `explain` report that it has not finished. At the end the containers that need a
+    restart are listed.
 
-def run(invocation: Invocation) -> int:
-    """Publish, or show what would change."""
+    A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before
+    anything is published. A secret that is already published keeps its value, which is added to FILE: to
+    change it, give another value in FILE. Of FILE, only values that DIR uses are published.
+
+    acl.yml in DIR names the identity of each service. Every znode then gets the rights that are needed, and
+    no wider ones. Later publications without an acl.yml, and `set`, use it too.
+    """
     options = invocation.options
     loaded, unused = without_unused_secrets(invocation.load())
     refuse(loaded.unreadable)
@@ -46,35 +145,178 @@ def run(invocation: Invocation) -> int:
         warning = earlier._replace(services=publisher.lock.left).problem
         invocation.err.print(f"warning: the earlier {warning}")
     # Read afterwards: a container that started meanwhile may have read the old values.
-    outdated.show(
-        invocation.out,
-        outdated.outdated(
-            invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
-        ),
+    old = difference.outdated(
+        invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
     )
+    difference.show_outdated(invocation.out, old)
     return 0
 
 
-SUBCOMMAND = Subcommand(
-    description="""\
-Write a directory of definitions, files and variables to ZooKeeper.
+# -- publishing -----------------------------------------------------------------------------------
 
-DIR holds variables/<name> or variables.yml, and for each service services/<service>/ with
-definition.yml, files/<name>, and variables of its own: variables/<name>, variables/<host>/<name>
-or variables.yml. Nothing is written while `validate` finds an error; what is already published counts for
-that. Only one publication of a deployment runs at a time: a second one waits for up to 60 s (then status
-75). A publication of up to 512 KiB takes effect at one moment. In a larger one definitions are written last,
-and until then `status` and `explain` report that it has not finished. At the end the containers that need a
-restart are listed.
 
-A secret of DIR's secrets.yml that has no value is generated, and added to FILE of --secrets before anything
-is published. A secret that is already published keeps its value, which is added to FILE: to change it, give
-another value in FILE. Of FILE, only values that DIR uses are published.
+class UnfinishedRestore(AgentError):
+    """A restore has not finished: the records of completed commands are missing."""
 
-acl.yml in DIR names the identity of each service. Every znode then gets the rights that are needed, and no
-wider ones. Later publications without an acl.yml, and `set`, use it too.
-""",
-    example="kolla_mesos_ctl publish etc/examples/keystone --deployment site --hosts zk1",
-    add_arguments=_add_arguments,
-    run=run,
-)
+    status = 1
+
+
+class PreparedPublication(NamedTuple):
+    """A publication over the nodes `before`: `source` is written, `old` is removed, and `plan` has the ACLs.
+
+    `left` is neither in the directory nor removed.
+    """
+
+    before: Nodes
+    source: Source
+    old: Removals
+    left: Sequence[str]
+    plan: Plan | None
+
+
+class Publishing:
+    """One publication of a directory. Paths and names are printed, never values."""
+
+    def __init__(self, invocation: Invocation, source: Source) -> None:
+        self._invocation, self._source, self._options = invocation, source, invocation.options
+        self._client, self._znodes = invocation.client, invocation.znodes
+        self._note = invocation.err.print
+
+    def publish(self) -> Publisher:
+        """Write and remove everything; returns the publisher with what it has changed."""
+        client, znodes, plan = self._client, self._znodes, self._source.deployment.acl
+        check_chroot(client, self._invocation.settings)
+        exists = connection.read(client, [znodes.deployment])[znodes.deployment] is not None
+        # Taking the lock creates the deployment, which must not happen for a directory with errors.
+        prepared = None if exists else self._prepare({})
+        if plan:
+            acls.require_operator(client, znodes, plan)
+            client.plan = plan
+        with publication.locked(client, znodes) as lock:
+            if lock.interrupted:
+                _require_restored(lock.interrupted)
+                self._note(f"note: an earlier {lock.interrupted}")
+            before = published.nodes(client, znodes)
+            if before or prepared is None:
+                prepared = self._prepare(before)
+            lock.left = _left_over(lock.interrupted, prepared)
+            wanted = directory.nodes(prepared.source.deployment)
+            is_long = not before and len(wanted) > MANY
+            report = (lambda change: None) if is_long else print
+            publisher = Publisher(client, znodes, before, lock, report)
+            self._write(publisher, prepared)
+        if is_long:
+            variables = sum(map(is_variable, publisher.changed))
+            services = prepared.source.deployment.services
+            print(
+                f"created {counted(len(services), 'service')} with {counted(variables, 'variable')} and"
+                f" {counted(sum(len(each.files) for each in services), 'file')}"
+            )
+        for command in not_run_again(prepared.before, directory.definitions(prepared.source.deployment)):
+            self._note(
+                f"note: {command} has changed, but not its generation: where it is done, it does not run"
+                " again; publish another generation, or use `kolla_mesos_ctl rerun`"
+            )
+        if prepared.left:
+            left = f"{self._options.directory}: {few(prepared.left, SHOWN)}"
+            self._note(f"note: still published, but not in {left}; --prune would remove them")
+        return publisher
+
+    def _prepare(self, before: Nodes) -> PreparedPublication:
+        """Compare the directory with what is published, and refuse errors."""
+        source = self._source.with_published(before)
+        if source.generated and self._options.secrets is None:
+            raise BadUsage(
+                f"no value for {listed(source.generated)}: give --secrets FILE;"
+                " generated values are added to it"
+            )
+        unused, busy = published.prunable(self._client, self._znodes, before, source.deployment)
+        old, left = unused, []
+        if self._options.prune:
+            for service in busy:
+                self._note(f"kept {service}: it is not in the directory, but it has containers")
+        else:
+            old, left = NOTHING, [*unused.written(before), *busy]
+        if not self._options.no_validate:
+            findings = rules.validate(
+                published.after(before, source.deployment, old),
+                deployment_id=source.name,
+                missing_is_empty=self._invocation.settings.missing_is_empty,
+                given=source.given,
+            )
+            refuse(findings, self._invocation.err)
+        # Without an acl.yml the last one stays in force.
+        plan = source.deployment.acl or self._client.plan
+        services = published.defined(before).union(directory.definitions(source.deployment))
+        plan = plan and plan.only(services.difference(old.services))
+        return PreparedPublication(before, source, old, left, plan)
+
+    def _write(self, publisher: Publisher, prepared: PreparedPublication) -> None:
+        source, plan = prepared.source, prepared.plan
+        secrets_file.keep(self._options.secrets, source, self._invocation.err)
+        if plan:
+            self._secure(publisher, plan)
+        else:
+            self._warn_of_readable_secrets(source)
+        publisher.publish(source.deployment, plan, prepared.old, self._withdrawn)
+
+    def _withdrawn(self, old: Removals) -> Removals:
+        """Withdraw services; one that a container has joined meanwhile stays, and is named."""
+        client, busy = self._client, set()
+        owners = status_records.roles(client, self._znodes)
+        for service in old.services:
+            roles = [path for path, owner in owners.items() if owner == service]
+            try:
+                removal.withdraw(client, self._znodes._replace(service_name=service), roles)
+            except (removal.InUse, connection.ChangedMeanwhile) as error:
+                busy.add(service)
+                self._note(f"kept {service}: it is not in the directory, but {error}")
+        return old.without(busy)
+
+    # -- who can read values ----------------------------------------------------------------------
+
+    def _secure(self, publisher: Publisher, plan: Plan) -> None:
+        """Correct existing ACLs before anything is written."""
+        changed = acls.secure(self._client, self._znodes, plan)
+        publisher.counts.by_change["secured"] = len(changed)
+        for path in sorted(changed):
+            publisher.report(f"secured {path}")
+        readable = [path for path, old in changed.items() if is_variable(path) and _by_all(old)]
+        if readable:
+            self._note(f"warning: every client could read {_named(readable)} until now: replace secret ones")
+
+    def _warn_of_readable_secrets(self, source: Source) -> None:
+        """Without a plan, warn of secrets that every client can read."""
+        deployment = source.deployment
+        variables = filter(is_variable, directory.nodes(deployment))
+        secrets = {node for node in variables if is_secret(node, source.hidden)}
+        rights = acl.joined((":".join(who), letters) for *who, letters in self._invocation.settings.acl)
+        if secrets and _by_all(rights):
+            self._note(f"warning: every client can read {_named(secrets)}: restrict access with acl.yml")
+
+
+def _require_restored(interrupted: PublicationMark) -> None:
+    if interrupted.what == RESTORE:
+        raise UnfinishedRestore(
+            f"{interrupted}, so one-time commands that are done may run again: restore again, or, without the"
+            " snapshot, `kolla_mesos_ctl reset` and publish; nothing was changed"
+        )
+
+
+def _left_over(interrupted: PublicationMark | None, prepared: PreparedPublication) -> tuple[str, ...]:
+    """The published services of an interrupted publication that this one neither writes nor removes."""
+    if interrupted is None:
+        return ()
+    left = published.services_of(prepared.before).difference(prepared.old.services)
+    left -= {service.name for service in prepared.source.deployment.services}
+    return tuple(name for name in interrupted.services if name in left)
+
+
+def _by_all(rights: Acl) -> bool:
+    return acl.READ in rights.get(acl.WORLD, "")
+
+
+def _named(paths: Iterable[str]) -> str:
+    """The number of variables, and some of their names."""
+    names = sorted({path.rpartition("/")[2] for path in paths})
+    return f"{counted(len(names), 'variable')} ({few(names, SHOWN)})"

@@ -5,10 +5,10 @@ Asks for confirmation and refuses unsafe removals. `zk.removal` removes the znod
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from kolla_mesos_start.ctl.invocation import DECLINED, Invocation, Subcommand, add_yes
+from kolla_mesos_start.ctl.invocation import DECLINED, Invocation
+from kolla_mesos_start.ctl.subcommand import YES, argument, subcommand
 from kolla_mesos_start.ctl.validate.uses import dependents
 from kolla_mesos_start.ctl.zk import (
     acls,
@@ -17,23 +17,12 @@ from kolla_mesos_start.ctl.zk import (
     hosts,
     publication,
     published,
+    removal,
     services,
     status_records,
 )
 from kolla_mesos_start.ctl.zk.publication import Held
-from kolla_mesos_start.ctl.zk.removal import (
-    InUse,
-    Tree,
-    forget,
-    listed,
-    parts_of,
-    places_of,
-    remove,
-    remove_dead,
-    remove_service,
-    status_tree,
-    who_is_there,
-)
+from kolla_mesos_start.ctl.zk.removal import InUse, Tree
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.errors import AgentError
@@ -47,8 +36,23 @@ class Needed(AgentError):
     status = 1
 
 
-def run_remove(invocation: Invocation) -> int:
-    """Remove a service with its definition, variables, files and records."""
+@subcommand(
+    "kolla_mesos_ctl remove openstack/keystone/keystone-api",
+    argument(
+        "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
+    ),
+    YES,
+    argument(
+        "--force",
+        action="store_true",
+        help="even if it has containers or other services depend on it; asks anyway",
+    ),
+)
+def remove(invocation: Invocation) -> int:
+    """Remove a service: its definition, variables and files, and the records of its containers and of its
+    election. Asks for confirmation first. The status is 1, and nothing is changed, while the service has
+    containers or other services depend on it.
+    """
     services.check_name(invocation.options.service)
     with publication.locked(invocation.client, invocation.require_deployment()):
         return _remove(invocation)
@@ -56,11 +60,11 @@ def run_remove(invocation: Invocation) -> int:
 
 def _remove(invocation: Invocation) -> int:
     client, given = invocation.client, invocation.options.service
-    znodes, parts = parts_of(client, invocation.require_deployment()._replace(service_name=given))
+    znodes, parts = removal.parts_of(client, invocation.require_deployment()._replace(service_name=given))
     name = znodes.service_name
     owners = [path for path, owner in status_records.roles(client, znodes).items() if owner == name]
     found = status_records.states(client, znodes, owners)
-    places = places_of(znodes, [name], found)
+    places = removal.places_of(znodes, [name], found)
     if znodes.owner(GLOBAL, znodes.role) in owners:
         places += elections.places(znodes, znodes.role)
         _print_members(invocation, znodes)
@@ -68,7 +72,9 @@ def _remove(invocation: Invocation) -> int:
     _require_no_dependents(invocation, znodes)
     if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
         return DECLINED
-    count = remove(client, tree, force=invocation.options.force) + remove_service(client, znodes)
+    count = removal.remove(client, tree, force=invocation.options.force) + removal.remove_service(
+        client, znodes
+    )
     event_record.append(client, znodes, "remove", [name], services=[name])
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
@@ -82,8 +88,23 @@ def _print_members(invocation: Invocation, znodes: Znodes) -> None:
         invocation.err.print(f"{what}: the next election trusts the data of every host")
 
 
-def run_reset(invocation: Invocation) -> int:
-    """Remove the records of containers, of all or of some hosts; published znodes stay."""
+@subcommand(
+    "kolla_mesos_ctl reset --host node-7 --deployment site",
+    argument("--host", metavar="H", action="append", help="only the records of this host; may be repeated"),
+    YES,
+    argument("--force", action="store_true", help="even if there are containers; asks anyway"),
+)
+def reset(invocation: Invocation) -> int:
+    """Remove all records of the deployment's containers: every one-time command runs again. Published znodes
+    stay, and so do the records of elections (members and last decision): they belong to the data on the
+    hosts' disks. Asks for confirmation first. The status is 1, and nothing is changed, while there are
+    containers.
+
+    With --host, remove only the records of a host that is gone, for example of a pod, which is a host without
+    NODE_NAME. If the host comes back, commands that run once on each host run there again. A dependency that
+    counts the hosts on which a command has succeeded (`count`) may become unsatisfied. The host remains a
+    member of elections: see `elect --forget`.
+    """
     if invocation.options.host:
         return _run_reset_hosts(invocation)
     with publication.locked(invocation.client, invocation.require_deployment()) as lock:
@@ -94,13 +115,13 @@ def _reset(invocation: Invocation, lock: Held) -> int:
     client = invocation.client
     znodes = invocation.require_deployment()
     found = status_records.states(client, znodes, status_records.roles(client, znodes))
-    tree = status_tree(client, znodes, found)
+    tree = removal.status_tree(client, znodes, found)
     what = f"remove all records of the containers of {znodes.deployment}"
     if not _may_go(invocation, tree, what, found):
         return DECLINED
-    count = remove(client, tree, force=invocation.options.force)
+    count = removal.remove(client, tree, force=invocation.options.force)
     for role in elections.roots(client, znodes):
-        count += remove_dead(client, elections.places(znodes, role))
+        count += removal.remove_dead(client, elections.places(znodes, role))
     event_record.append(client, znodes, "reset")
     is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
     if is_half:
@@ -123,7 +144,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
         name: Tree(znodes, [f"{znodes.status}/{name}", *found.marks.get(name, ())], (), (), kept=kept)
         for name in hosts.named(found, options.host)
     }
-    names = [name for name, tree in trees.items() if listed(client, tree, force=True)]
+    names = [name for name, tree in trees.items() if removal.listed(client, tree, force=True)]
     if not names:
         print(f"there are no records of {', '.join(trees)}")
         return 0
@@ -138,7 +159,8 @@ def _run_reset_hosts(invocation: Invocation) -> int:
         _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
     for name in names:
         print(
-            f"removed the records of {name}: {forget(client, trees[name], options.force)} znodes", flush=True
+            f"removed the records of {name}: {removal.forget(client, trees[name], options.force)} znodes",
+            flush=True,
         )
     event_record.append(client, znodes, "reset", names)
     return 0
@@ -157,7 +179,7 @@ def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
 
 def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
     """Whether the operator confirms. InUse names containers that exist, unless --force is given."""
-    _require_nobody(invocation, who_is_there(invocation.client, tree))
+    _require_nobody(invocation, removal.who_is_there(invocation.client, tree))
     _print_again(invocation, found)
     return invocation.confirmed(what)
 
@@ -174,51 +196,3 @@ def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
     if again:
         names = ", ".join(sorted(again))
         invocation.err.print(f"these completed commands will run again: {names}")
-
-
-def _add_answers(parser: argparse.ArgumentParser, force: str) -> None:
-    add_yes(parser)
-    parser.add_argument("--force", action="store_true", help=force)
-
-
-def _add_remove(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "service", metavar="SERVICE", help="its name, such as openstack/keystone/keystone-api, or its role"
-    )
-    _add_answers(parser, "even if it has containers or other services depend on it; asks anyway")
-
-
-REMOVE = Subcommand(
-    description="""\
-Remove a service: its definition, variables and files, and the records of its containers and of its election.
-Asks for confirmation first. The status is 1, and nothing is changed, while the service has containers or
-other services depend on it.
-""",
-    example="kolla_mesos_ctl remove openstack/keystone/keystone-api",
-    add_arguments=_add_remove,
-    run=run_remove,
-)
-
-
-def _add_reset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--host", metavar="H", action="append", help="only the records of this host; may be repeated"
-    )
-    _add_answers(parser, "even if there are containers; asks anyway")
-
-
-RESET = Subcommand(
-    description="""\
-Remove all records of the deployment's containers: every one-time command runs again. Published znodes stay,
-and so do the records of elections (members and last decision): they belong to the data on the hosts' disks.
-Asks for confirmation first. The status is 1, and nothing is changed, while there are containers.
-
-With --host, remove only the records of a host that is gone, for example of a pod, which is a host without
-NODE_NAME. If the host comes back, commands that run once on each host run there again. A dependency that
-counts the hosts on which a command has succeeded (`count`) may become unsatisfied. The host remains a member
-of elections: see `elect --forget`.
-""",
-    example="kolla_mesos_ctl reset --host node-7 --deployment site",
-    add_arguments=_add_reset,
-    run=run_reset,
-)

@@ -16,21 +16,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from kolla_mesos_start.ctl.invocation import Invocation, Line, Subcommand, add_format, joined, show
+from kolla_mesos_start.ctl.invocation import Invocation, Line, joined, show
 from kolla_mesos_start.ctl.live import election, rollouts
-from kolla_mesos_start.ctl.live.explanation import not_current
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror, named
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
-from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.text import NotThere, existing, lasting
+from kolla_mesos_start.ctl.live.rollouts import why_keep
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
+from kolla_mesos_start.ctl.text import NotThere, existing, few, lasting
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
-SHOWN = 3  # names in the list of older things that a container runs
 TICK = 1.0  # seconds: the unit in which durations are shown
 COLOURS = {
     "ready": "green",
@@ -44,8 +43,27 @@ COLOURS = {
 }
 
 
-def run(invocation: Invocation) -> int:
-    """Show the status once, or with --watch until Ctrl-C; 0 if all services are up."""
+@subcommand(
+    "kolla_mesos_ctl status --watch --deployment site",
+    argument("service", metavar="SERVICE", nargs="?", help="only this service, by its name or role"),
+    argument("--host", metavar="H", help="only the containers on this host"),
+    argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C"),
+    FORMAT,
+)
+def status(invocation: Invocation) -> int:
+    """Show the services of a deployment with their ready and wanted instances, and what each container is
+    doing and for how long.
+
+    Each container has its generation, and lists what has changed since it started: its definition, variables
+    or files (by name), or its image. "restart it" means that it needs a restart to get the changes; "keep it"
+    that the new version is not ready on another host yet, so that this container may be the last one that
+    works; "refreshing" that on_change applies them. `--format json` has the zxids. The exit status is 0 if
+    all are up, else 1.
+
+    During a rollout the line of a service says how many of its containers run what is published, which
+    refresh, which have failed or need a restart, and for how long. With --host, as many instances are wanted
+    as there are containers on that host.
+    """
     options = invocation.options
     if options.watch:
         _watch(invocation)
@@ -139,7 +157,7 @@ def headline(deployment: LiveDeployment, host: str | None) -> str:
     services = deployment.services.values()
     where = f"{deployment.id} on {host}" if host else deployment.id
     text = f"{where}: {sum(service.is_up for service in services)} of {len(services)} services up"
-    parts = [text, *not_current(list(services))]
+    parts = [text, *rollouts.summary(list(services))]
     return "; ".join(filter(None, [*parts, deployment.publication.problem]))
 
 
@@ -276,16 +294,9 @@ def _age(service: LiveService, container: Container, now: float) -> str:
         remedy = "refreshing" if container.is_refreshing else ""
         if container.needs_restart:
             remedy = "keep it, see explain" if why_keep(service, container, now) else "restart it"
-        return f"older {older(container)}{remedy and f' ({remedy})'}"
+        return f"older {few(each.what for each in container.older)}{remedy and f' ({remedy})'}"
     mixed = container.definition and any(each.older for each in service.containers)
     return "current" if mixed else ""
-
-
-def older(container: Container) -> str:
-    """The names of things that have changed since the container read them, as many as fit a line."""
-    names = [each.what for each in container.older]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _attempts(service: LiveService, step: LiveStep, now: float) -> Iterator[StatusRow]:
@@ -357,33 +368,3 @@ def _container_data(container: Container) -> dict[str, Any]:
 
 def _hex(zxid: int | None) -> str | None:
     return None if zxid is None else f"{zxid:x}"
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "service", metavar="SERVICE", nargs="?", help="only this service, by its name or role"
-    )
-    parser.add_argument("--host", metavar="H", help="only the containers on this host")
-    parser.add_argument("--watch", action="store_true", help="redraw after every change, until Ctrl-C")
-    add_format(parser)
-
-
-SUBCOMMAND = Subcommand(
-    description="""\
-Show the services of a deployment with their ready and wanted instances, and what each container is doing and
-for how long.
-
-Each container has its generation, and lists what has changed since it started: its definition, variables or
-files (by name), or its image. "restart it" means that it needs a restart to get the changes; "keep it" that
-the new version is not ready on another host yet, so that this container may be the last one that works;
-"refreshing" that on_change applies them. `--format json` has the zxids. The exit status is 0 if all are up,
-else 1.
-
-During a rollout the line of a service says how many of its containers run what is published, which refresh,
-which have failed or need a restart, and for how long. With --host, as many instances are wanted as there are
-containers on that host.
-""",
-    example="kolla_mesos_ctl status --watch --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from kolla_mesos_start.ctl.invocation import Invocation, Subcommand, add_format, show
-from kolla_mesos_start.ctl.live import explanation
-from kolla_mesos_start.ctl.live.cause import Cause
-from kolla_mesos_start.ctl.live.mirror import mirror
-from kolla_mesos_start.ctl.live.model import LiveService
-from kolla_mesos_start.ctl.live.service_causes import why_keep
-from kolla_mesos_start.ctl.live.waiting import Goal, WaitOutcome, Watch
-from kolla_mesos_start.ctl.text import seconds
+from kolla_mesos_start.ctl.invocation import Invocation, show
+from kolla_mesos_start.ctl.live import causes, explanation, rollouts
+from kolla_mesos_start.ctl.live.mirror import mirror, named
+from kolla_mesos_start.ctl.live.model import OF_ALL, Cause, EndedStart, LiveDeployment, LiveService
+from kolla_mesos_start.ctl.live.rollouts import why_keep
+from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
+from kolla_mesos_start.ctl.text import NotThere, few, seconds
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.definition.strings import DAEMON
+from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
 
-SHOWN = 3  # names in the progress line
 TICK = 1.0  # seconds between two looks at the clock
+# Seconds that a cause must last: meanwhile a publisher may write the next definition, or a launcher start a
+# container again.
+SETTLE = 3.0
 
 
-def run(invocation: Invocation) -> int:
-    """Wait; 0 once all are up, 1 if that can't happen without help, 75 after the timeout."""
+@subcommand(
+    "kolla_mesos_ctl wait keystone-api=2 mariadb --timeout 600 --deployment site",
+    argument(
+        "services",
+        metavar="SERVICE[=N]",
+        nargs="*",
+        help="only these services; with N, that many ready and current instances of a daemon are enough",
+    ),
+    argument("--timeout", metavar="S", type=seconds, help="seconds; default: no limit"),
+    argument("--quiet", action="store_true", help="print no progress, only the reason for an early end"),
+    FORMAT,
+)
+def wait(invocation: Invocation) -> int:
+    """Block until all services (or the named ones) are up, and their containers run the published state:
+    after `publish` the command waits for all refreshes (on_change), and until each refreshed instance is
+    ready again.
+
+    The command ends early, with the reason, on a problem that does not resolve without help: a failed command
+    or refresh, a container that ended before its command began, a daemon that ended before it was ready and
+    was not restarted for 10 s, a cycle, a dependency that no published service provides. It also ends if only
+    restarts are missing, and names the containers and the changes that they lack.
+
+    The exit status is 0 once all are up, 1 after an early end, 75 after the timeout. `--format json` prints
+    only the outcome (up, failed, restart or timeout), at the end.
+    """
     options, began = invocation.options, time.monotonic()
     asked = [_goal(word) for word in options.services]
     is_quiet = options.quiet or invocation.as_json
@@ -42,19 +66,21 @@ def run(invocation: Invocation) -> int:
             left = watch.look(deployment)
             if not left or watch.is_hopeless or time.monotonic() >= deadline:
                 break
-            line.update(f"waiting for {_brief(left)} for {time.monotonic() - began:.0f} s")
+            line.update(
+                f"waiting for {few(service.role for service in left)} for {time.monotonic() - began:.0f} s"
+            )
             source.wait(max(0.0, min(TICK, deadline - time.monotonic())))
     outcome = watch.outcome(left)
     if invocation.as_json:
-        invocation.print_json(_data(outcome, left, watch.reasons, time.monotonic() - began))
+        invocation.print_json(_outcome_data(outcome, left, watch.reasons, time.monotonic() - began))
     elif left:
         text = f"{outcome.words} after {time.monotonic() - began:.0f} s: "
-        invocation.err.print(text + _brief(left), style="bold")
+        invocation.err.print(text + few(service.role for service in left), style="bold")
         show(invocation.err, explanation.lines(deployment, watch.reasons, ()))
     return outcome.status
 
 
-def _data(
+def _outcome_data(
     outcome: WaitOutcome, left: Sequence[LiveService], reasons: Sequence[Cause], seconds: float
 ) -> dict[str, Any]:
     return {
@@ -76,13 +102,6 @@ def _data(
     }
 
 
-def _brief(left: Sequence[LiveService]) -> str:
-    """Names that fit one line."""
-    names = [service.role for service in left]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 def _goal(word: str) -> Goal:
     name, equals, count = word.partition("=")
     if not name or (equals and not (count.isascii() and count.isdigit())):
@@ -90,34 +109,116 @@ def _goal(word: str) -> Goal:
     return Goal(name, int(count) if equals else None)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "services",
-        metavar="SERVICE[=N]",
-        nargs="*",
-        help="only these services; with N, that many ready and current instances of a daemon are enough",
-    )
-    parser.add_argument("--timeout", metavar="S", type=seconds, help="seconds; default: no limit")
-    parser.add_argument(
-        "--quiet", action="store_true", help="print no progress, only the reason for an early end"
-    )
-    add_format(parser)
+class Goal(NamedTuple):
+    """A service, and how many of its instances must be ready; None: as many as are wanted."""
+
+    name: str
+    count: int | None  # type: ignore[assignment]  # tuple.count is not used.
+
+    def is_met(self, service: LiveService) -> bool:
+        """Whether enough is ready, and runs what is published."""
+        if service.is_task:
+            return service.is_up
+        ready = [each for each in service.containers if each.ready]
+        current = [each for each in ready if each.is_current and not each.is_settling]
+        if self.count is not None:
+            return len(current) >= self.count
+        return service.is_up and current == ready
+
+    def progress(self, service: LiveService, now: float) -> str:
+        """The progress of the service, in words."""
+        what = "done" if service.is_task else "ready"
+        ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {what}"
+        rollout = rollouts.state(service)
+        return ready if rollout.is_over else f"{ready}, {rollout.words(now)}"
 
 
-SUBCOMMAND = Subcommand(
-    description="""\
-Block until all services (or the named ones) are up, and their containers run the published state: after
-`publish` the command waits for all refreshes (on_change), and until each refreshed instance is ready again.
+class WaitOutcome(NamedTuple):
+    """How waiting has ended: a name for programs, words for people, and the exit status."""
 
-The command ends early, with the reason, on a problem that does not resolve without help: a failed command or
-refresh, a container that ended before its command began, a daemon that ended before it was ready and was not
-restarted for 10 s, a cycle, a dependency that no published service provides. It also ends if only restarts
-are missing, and names the containers and the changes that they lack.
+    name: str
+    words: str
+    status: int
 
-The exit status is 0 once all are up, 1 after an early end, 75 after the timeout. `--format json` prints only
-the outcome (up, failed, restart or timeout), at the end.
-""",
-    example="kolla_mesos_ctl wait keystone-api=2 mariadb --timeout 600 --deployment site",
-    add_arguments=_add_arguments,
-    run=run,
-)
+
+UP = WaitOutcome("up", "up", 0)
+FAILED = WaitOutcome("failed", "not up", 1)
+RESTART = WaitOutcome("restart", "up, but something needs a restart,", 1)
+TIMEOUT = WaitOutcome("timeout", "not up", DependenciesNotSatisfied.status)
+
+
+class Watch:
+    """What has been seen so far. `found` are the present causes, `final` those that stay until somebody
+    acts."""
+
+    def __init__(self, goals: Sequence[Goal], out: Console, began: float) -> None:
+        self.found: Sequence[Cause] = ()
+        self.final: Sequence[Cause] = ()
+        self._goals, self._out, self._began = goals, out, began
+        self._since = math.inf
+        self._said: dict[str, str] = {}
+        self._ends: set[EndedStart] = set()
+
+    @property
+    def is_hopeless(self) -> bool:
+        return time.monotonic() - self._since >= SETTLE
+
+    @property
+    def reasons(self) -> Sequence[Cause]:
+        """The causes to report for the services that are not up."""
+        return self.final or self.found
+
+    def outcome(self, left: Sequence[LiveService]) -> WaitOutcome:
+        """The outcome if waiting ends now."""
+        if not left:
+            return UP
+        if not self.is_hopeless:
+            return TIMEOUT
+        return RESTART if all(cause.kind == "restart" for cause in self.final) else FAILED
+
+    def look(self, deployment: LiveDeployment) -> list[LiveService]:
+        """The services that are not up, or run something older. Prints what has changed."""
+        pairs = list(_pairs(self._goals, deployment))
+        for goal, service in pairs:
+            self._say_progress(goal, service)
+        everything = causes.find(deployment, time.time())
+        of_all = [cause for cause in everything if cause.kind in OF_ALL]
+        # During a publication no container is known to be current.
+        left = [service for goal, service in pairs if of_all or not goal.is_met(service)]
+        for service in left:
+            self._say_ends(service)
+        mine = [[*of_all, *causes.concerning(everything, service)] for service in left]
+        self.found = [cause for cause in everything if any(cause in each for each in mine)]
+        self.final = [cause for cause in self.found if cause.is_final]
+        # Ask for restarts only if nothing else is missing.
+        if all(each and all(cause.kind == "restart" for cause in each) for each in mine):
+            self.final = self.found
+        self._since = min(self._since, time.monotonic()) if self.final else math.inf
+        return left
+
+    def _say_ends(self, service: LiveService) -> None:
+        """Print how its starts fail: each kind once, because a launcher repeats them every second."""
+        for ended in service.failed_starts:
+            kind = ended._replace(reason="", at=0.0, zxid=0, times=1)
+            if kind not in self._ends:
+                self._ends.add(kind)
+                # The reason is printed when waiting ends.
+                how = "before it was ready" if ended.stage == DAEMON else f"in stage {ended.stage}"
+                self._print(f"{ended.command or service.role} on {ended.host} ended {how}")
+
+    def _say_progress(self, goal: Goal, service: LiveService) -> None:
+        """Print the progress of a service if it has changed: a duration alone is no change."""
+        without_duration = goal.progress(service, 0.0)
+        if self._said.get(service.name) != without_duration:
+            self._said[service.name] = without_duration
+            self._print(goal.progress(service, time.time()))
+
+    def _print(self, text: str) -> None:
+        self._out.print(f"{time.monotonic() - self._began:7.1f} s  {text}")
+
+
+def _pairs(goals: Sequence[Goal], deployment: LiveDeployment) -> Iterator[tuple[Goal, LiveService]]:
+    if not deployment.services:
+        raise NotThere(f"{deployment.id} has no services: publish them first")
+    for goal in goals or [Goal(name, None) for name in deployment.services]:
+        yield goal, named(deployment, goal.name)

@@ -1,33 +1,40 @@
-"""What publishing a directory would change, and which containers would then run something older.
+"""What publishing a directory would change, and which containers run something older then.
 
 What belongs here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and its output. `changes` finds
-the differences, and hides secrets.
+the differences, and hides secrets. What running containers have not read, according to ZooKeeper alone, is
+found by `unread`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rich.console import Console
 from rich.text import Text
 
 from kolla_mesos_start.ctl.directory import acl, changes, directory
 from kolla_mesos_start.ctl.directory.acl import Acl
 from kolla_mesos_start.ctl.directory.changes import CREATED, Change, shortened
-from kolla_mesos_start.ctl.directory.directory import VARIABLES, Deployment
+from kolla_mesos_start.ctl.directory.directory import VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import counted, refuse
 from kolla_mesos_start.ctl.directory.secrecy import Mask, is_variable
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.live import outdated
-from kolla_mesos_start.ctl.live.outdated import OutdatedContainer
 from kolla_mesos_start.ctl.text import NotThere
-from kolla_mesos_start.ctl.zk import acls, publication, published, services
+from kolla_mesos_start.ctl.validate.rules import known_graph
+from kolla_mesos_start.ctl.zk import acls, connection, containers, publication, published, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
+from kolla_mesos_start.ctl.zk.containers import BEGUN, Container
 from kolla_mesos_start.ctl.zk.published import Nodes
 from kolla_mesos_start.ctl.zk.publisher import check_chroot
-from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.model import Graph
+from kolla_mesos_start.errors import AccessDenied, BadDefinition
+from kolla_mesos_start.report import RESTART
 from kolla_mesos_start.tree.znodes import Znodes
 
 FEW = 3  # values of single hosts that are listed
@@ -53,7 +60,12 @@ def run(invocation: Invocation, source: Source) -> int:
     change too."""
     prune: bool = getattr(invocation.options, "prune", False)
     refuse(source.unreadable)
-    znodes = _paths(invocation)
+    check_chroot(invocation.client, invocation.settings)
+    try:
+        znodes = invocation.require_deployment()
+    except NotThere as error:  # Its name may be a typo.
+        invocation.err.print(f"{error.reason}: everything is new")
+        znodes = invocation.znodes
     mark = publication.interrupted(invocation.client, znodes)
     if mark:
         invocation.err.print(f"warning: {mark.problem}")
@@ -70,16 +82,6 @@ def run(invocation: Invocation, source: Source) -> int:
     return 1 if found.changed or found.wider or mark or (prune and found.only_prune) else 0
 
 
-def _paths(invocation: Invocation) -> Znodes:
-    """The paths of the deployment. It may not exist yet; say so, because its name may be a typo."""
-    check_chroot(invocation.client, invocation.settings)
-    try:
-        return invocation.require_deployment()
-    except NotThere as error:
-        invocation.err.print(f"{error.reason}: everything is new")
-        return invocation.znodes
-
-
 # -- reading --------------------------------------------------------------------------------------
 
 
@@ -92,7 +94,7 @@ def difference(
     removals, kept = published.prunable(client, znodes, before, deployment)
     only_prune = removals.written(before)
     users = {node: _users(node, deployment) for node in only_prune if is_variable(node)}
-    old = outdated.outdated(client, znodes, deployment, before, (change.node for change in changed))
+    old = outdated(client, znodes, deployment, before, (change.node for change in changed))
     return Difference(changed, only_prune, users, kept, old, Mask(before, after, declared=declared))
 
 
@@ -120,6 +122,97 @@ def _users(node: str, deployment: Deployment) -> list[str]:
         if (place == VARIABLES or f"{place}/".startswith(f"{service.name}/{VARIABLES}/"))
         and name in services.used_variables(service.definition, service.files)
     ]
+
+
+# -- containers that run something older ----------------------------------------------------------
+
+
+class OutdatedContainer(NamedTuple):
+    """A container that runs something older. `needed` is the published generation, if its image has another
+    one; `follows`: the files of its daemon are refreshed."""
+
+    service: str
+    container: Container
+    needed: str = ""
+    follows: bool = False
+
+
+def outdated(
+    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, changed: Iterable[str]
+) -> list[OutdatedContainer]:
+    """The containers that run an older definition, or that a change at one of the nodes `changed` affects.
+
+    Only what agents read of a definition counts. `before` is what was published before the change.
+    """
+    own = {service.name: service for service in deployment.services}
+    texts = {name: b"\n".join([each.definition, *each.files.values()]) for name, each in own.items()}
+    nodes = set(changed)
+    affected = changes.affected(nodes - texts.keys(), texts)
+    variables = {node.rpartition("/")[2] for node in nodes if is_variable(node)}
+    found = containers.read(client, znodes, texts)
+    current = connection.mzxids(client, map(znodes.service, found))
+    old = []
+    for name, existing in found.items():
+        graph = _graph(znodes, deployment, own[name])
+        needed = _generation(graph) if graph else ""
+        is_followed = _is_followed(before.get(name, b""), own[name].definition, variables)
+        for each in existing:
+            if each.definition is None:  # It does not say what it runs.
+                continue
+            is_current = each.definition == current[znodes.service(name)]
+            reads_the_same = graph.digest == each.digest if graph and each.digest else is_current
+            if each.generation and needed not in ("", each.generation):
+                old.append(OutdatedContainer(name, each, needed))
+            elif name in affected or not reads_the_same or (not each.digest and name in nodes):
+                follows = is_followed and each.stage in BEGUN and each.code != RESTART
+                old.append(OutdatedContainer(name, each, follows=follows))
+    return sorted(old, key=lambda each: (each.service, each.container.host, each.container.stage))
+
+
+def _is_followed(old: bytes, new: bytes, variables: Set[str]) -> bool:
+    """Whether a refresh of the daemon's files brings all changes; `variables` are those that have changed."""
+    if not (services.follows(new) and services.follows(old or new)):
+        return False
+    before, after = (
+        json.dumps({"service": {"daemon": _started_with(text)}}).encode() for text in (old or new, new)
+    )
+    return before == after and not services.used_variables(after, {}) & variables
+
+
+def _started_with(definition: bytes) -> Mapping[str, object]:
+    """The keys of a daemon that only its start applies."""
+    daemon = json.loads(definition)["service"]["daemon"]
+    others = ("files", "dependencies", "generations", "on_change")
+    return {key: value for key, value in daemon.items() if key not in others}
+
+
+def _graph(znodes: Znodes, deployment: Deployment, service: Service) -> Graph | None:
+    """The graph of a service, if its definition is valid."""
+    texts = {**deployment.variables, **service.variables.own}
+    values = {name: data.decode(errors="replace") for name, data in texts.items()}
+    with suppress(BadDefinition):
+        return known_graph(load(service.definition), znodes._replace(service_name=service.name), values)
+    return None
+
+
+def _generation(graph: Graph) -> str:
+    """The generation of its one-time commands; empty if they have none, or several."""
+    generations = {command.generation for command in graph.commands if command.generation}
+    return generations.pop() if len(generations) == 1 else ""
+
+
+def show_outdated(out: Console, found: Sequence[OutdatedContainer]) -> None:
+    """Print their names, so that somebody restarts them."""
+    for follows, verb in (
+        (False, "need a restart for the new version"),
+        (True, "refresh their files without a restart"),
+    ):
+        named = [each for each in found if each.follows is follows]
+        if named:
+            out.print(f"these containers {verb}:")
+        for service, each, needed, _ in named:
+            image = f", its image is {each.generation}: start one of {needed}" if needed else ""
+            out.print(Text(f"  {service} on {each.host}: {each.stage}{image}"))
 
 
 # -- printing -------------------------------------------------------------------------------------
@@ -165,7 +258,7 @@ def _print(invocation: Invocation, found: Difference, prune: bool) -> None:
         say(Text(f"not even with --prune: {service}, which has containers", "dim"))
     for path, rights in found.wider.items():
         say(Text(f"would secure {path}: {acl.shown(rights)}, which acl.yml does not plan", "red"))
-    outdated.show(invocation.out, found.running_old)
+    show_outdated(invocation.out, found.running_old)
     created = sum(change.kind == CREATED for change in found.changed)
     removed = counted(len(found.only_prune), "znode")
     more = (f", {removed} to remove" if prune else f", {removed} only --prune would remove") * bool(

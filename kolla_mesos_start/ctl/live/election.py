@@ -6,21 +6,21 @@ Pure. The verdict is that of the agent's own `election.decide`, from the same re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, Union
 
+from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.model import Election
 from kolla_mesos_start.definition.strings import LOCAL
 from kolla_mesos_start.election import decide, records, words
-from kolla_mesos_start.election.decide import Elected, Join, Refused, Snapshot, Wait
+from kolla_mesos_start.election.decide import Elected, Refused, Snapshot, Wait
 from kolla_mesos_start.election.records import BadRecord
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode
 
-T = TypeVar("T")
 Verdict = Union[Wait, Refused, Elected]
 
 READY, REFUSED, ELECTING = "ready", "refused", "electing"  # of an election
@@ -59,6 +59,11 @@ class LiveElection(NamedTuple):
     last_exit: str = ""
 
     @property
+    def code(self) -> str | None:
+        """What all wait for, or why they are refused; None if one is elected."""
+        return None if isinstance(self.verdict, Elected) else self.verdict.code
+
+    @property
     def ready(self) -> list[str]:
         """The hosts whose daemon is ready."""
         return [each.host for each in self.hosts if each.part == READY]
@@ -68,27 +73,17 @@ class LiveElection(NamedTuple):
         return [each for each in self.hosts if each.part == CANDIDATE]
 
     @property
+    def since(self) -> float | None:
+        """Since when a host has been waiting for a decision (seconds since the epoch)."""
+        return min((each.since for each in self.candidates if each.since is not None), default=None)
+
+    @property
     def winner_ended(self) -> int:
         """How often in a row the winner has ended before it was ready."""
         decision = self.snapshot.decision
         if decision is None or decision.state != records.BOOTSTRAPPING:
             return 0
         return decision.attempts - (decision.winner in self.snapshot.running)
-
-    @property
-    def failures(self) -> str:
-        """How often the winner has ended, in a sentence; empty if it has not."""
-        decision, count = self.snapshot.decision, self.winner_ended
-        if decision is None or not count:
-            return ""
-        how = "won once and ended" if count == 1 else f"won {count} times and ended each time"
-        last = f"; its last exit: {self.last_exit}" if self.last_exit else ""
-        return f"{printable(decision.winner)} {how} before it was ready{last}"
-
-    @property
-    def since(self) -> float | None:
-        """Since when a host has been waiting for a decision (seconds since the epoch)."""
-        return min((each.since for each in self.candidates if each.since is not None), default=None)
 
     @property
     def missing(self) -> list[ElectionHost]:
@@ -103,23 +98,15 @@ class LiveElection(NamedTuple):
     @property
     def unknown(self) -> int:
         """How many more hosts it waits for, whose names are unknown."""
-        is_missing = isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING
+        if not isinstance(self.verdict, Wait) or self.code != decide.MISSING:
+            return 0
         absent = sum(each.part == ABSENT and each.member is None for each in self.hosts)
-        return max(0, self.verdict.count - absent) if is_missing and isinstance(self.verdict, Wait) else 0
+        return max(0, self.verdict.count - absent)
 
     @property
     def refused(self) -> list[str]:
         """Each refusal in a sentence: that of the decision, and those of single hosts."""
-        return self._refusals(self.verdict)
-
-    @property
-    def refused_alone(self) -> list[str]:
-        """The same, without the hosts that are missing too."""
-        verdict = self.verdict
-        return self._refusals(verdict._replace(missing=()) if isinstance(verdict, Refused) else verdict)
-
-    def _refusals(self, verdict: Verdict) -> list[str]:
-        whole = [_words(verdict, self.snapshot)] if isinstance(verdict, Refused) else []
+        whole = [_words(self.verdict, self.snapshot)] if isinstance(self.verdict, Refused) else []
         return list(dict.fromkeys([*whole, *(each.refused for each in self.hosts if each.refused)]))
 
     @property
@@ -129,41 +116,19 @@ class LiveElection(NamedTuple):
             return READY
         if self.refused:
             return REFUSED
-        is_starting = isinstance(self.verdict, Wait) and self.verdict.code == decide.STARTS
-        return records.BOOTSTRAPPING if is_starting else ELECTING
+        return records.BOOTSTRAPPING if self.code == decide.STARTS else ELECTING
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is missing or refused: the cluster runs, or is being bootstrapped."""
-        is_decided = isinstance(self.verdict, Elected) or self.state == records.BOOTSTRAPPING
-        return bool(self.ready or is_decided) and not self.refused
+        return not self.refused and bool(self.ready or self.code in (None, decide.STARTS))
 
     @property
     def is_going_on(self) -> bool:
         """Whether a host waits, starts, or is refused."""
         return bool(self.candidates or self.refused or (self.snapshot.running and not self.ready))
 
-    @property
-    def progress(self) -> str:
-        """How far it has come, in a few words."""
-        if self.refused:
-            return "; ".join(self.refused)
-        return f"{self.stage}; missing {self.missing_hosts}" if self.missing_hosts else self.stage
-
-    @property
-    def stage(self) -> str:
-        """How many candidates there are while hosts are missing, or else `text`."""
-        is_missing = isinstance(self.verdict, Wait) and self.verdict.code == decide.MISSING
-        return f"{len(self.candidates)} of {self.snapshot.wanted} candidates" if is_missing else self.text
-
-    @property
-    def missing_hosts(self) -> str:
-        """The hosts that the decision waits for; empty if there are none."""
-        names = [each.host for each in self.missing]
-        if self.unknown:
-            hosts = "host" if self.unknown == 1 else "hosts"
-            names.append(f"{self.unknown} {'more ' if names else ''}{hosts} that never took part")
-        return ", ".join(names)
+    # -- in words -----------------------------------------------------------------------------------------
 
     @property
     def text(self) -> str:
@@ -174,11 +139,40 @@ class LiveElection(NamedTuple):
             return _words(Wait(decide.OTHER, (self.verdict.winner,)), self.snapshot)
         return _words(self.verdict, self.snapshot)
 
+    @property
+    def stage(self) -> str:
+        """How many candidates there are while hosts are missing, or else `text`."""
+        if self.code == decide.MISSING:
+            return f"{len(self.candidates)} of {self.snapshot.wanted} candidates"
+        return self.text
 
-def _signs(znodes: Znodes, election: Election) -> list[str]:
-    """What the containers on a host write at each start."""
-    states = [znodes.command(LOCAL, election.position).state, containers.daemon(znodes, LOCAL).state]
-    return [znodes.ended, *states]
+    @property
+    def progress(self) -> str:
+        """How far it has come, in a few words."""
+        missing = self.missing_hosts()
+        return "; ".join(self.refused) or (f"{self.stage}; missing {missing}" if missing else self.stage)
+
+    @property
+    def failures(self) -> str:
+        """How often the winner has ended, in a sentence; empty if it has not."""
+        decision, count = self.snapshot.decision, self.winner_ended
+        if decision is None or not count:
+            return ""
+        how = "won once and ended" if count == 1 else f"won {count} times and ended each time"
+        last = f"; its last exit: {self.last_exit}" if self.last_exit else ""
+        return f"{printable(decision.winner)} {how} before it was ready{last}"
+
+    def missing_hosts(self, now: float | None = None) -> str:
+        """The hosts that the decision waits for, with `now` when each was last seen; empty if there are
+        none."""
+        names = []
+        for each in self.missing:
+            age = "" if now is None or each.since is None else lasting(now - each.since)
+            names.append(f"{each.host} (last seen {age} ago)" if age else each.host)
+        if self.unknown:
+            hosts = "host" if self.unknown == 1 else "hosts"
+            names.append(f"{self.unknown} {'more ' if names else ''}{hosts} that never took part")
+        return ", ".join(names)
 
 
 # -- what it means ----------------------------------------------------------------------------------------
@@ -189,34 +183,26 @@ def live_election(
 ) -> LiveElection:
     """The election. `ended`: how the last start on each host failed."""
     ready = sorted({each.host for each in existing if each.ready})
-    try:
-        found = snapshot(znodes, election.members, ready, view)
-        verdict: Verdict = _verdict(found)
-    except BadRecord as error:
-        turn = view.znode(znodes.election.turn)
-        found = Snapshot(election.members, turn.stat.version if turn else 0, ready=ready)
-        return LiveElection(found, Refused(decide.BAD_RECORD, (str(error),)), ())
-    hosts = _Hosts(znodes, election, found, existing, ended, view)
-    last_exit = ended.get(found.decision.winner, "").removeprefix("ended: ") if found.decision else ""
-    return LiveElection(found, verdict, tuple(hosts.all()), last_exit)
-
-
-def _verdict(found: Snapshot) -> Verdict:
-    """As `judge` has it, but while a winner starts, that is what everybody waits for."""
-    decision = found.decision
-    if decision and decision.state == records.BOOTSTRAPPING and decision.winner in found.running:
-        return Wait(decide.STARTS, (decision.winner,))
-    return decide.judge(found)
-
-
-def snapshot(znodes: Znodes, wanted: int, ready: Sequence[str], view: View) -> Snapshot:
-    """What is recorded, as agents have it. Raises BadRecord."""
     at = znodes.election
     paths = [at.turn, at.decision, at.override]
     for place in (at.members, at.candidates, at.running):
         paths += [f"{place}/{host}" for host in view.names(place)]
-    existing = {path: znode for path in paths if (znode := view.znode(path))}
-    return decide.snapshot(at, existing, wanted, ready)[0]
+    recorded = {path: znode for path in paths if (znode := view.znode(path))}
+    try:
+        found = decide.snapshot(at, recorded, election.members, ready)[0]
+        verdict: Verdict = decide.judge(found)
+    except BadRecord as error:
+        turn = recorded.get(at.turn)
+        found = Snapshot(election.members, turn.stat.version if turn else 0, ready=ready)
+        return LiveElection(found, Refused(decide.BAD_RECORD, (str(error),)), ())
+    decision = found.decision
+    # While a winner starts, that is what everybody waits for.
+    if decision and decision.state == records.BOOTSTRAPPING and decision.winner in found.running:
+        verdict = Wait(decide.STARTS, (decision.winner,))
+    live = {each.host: each for each in existing if each.is_live}
+    hosts = _hosts(znodes, election, found, live, ended, view)
+    last_exit = ended.get(decision.winner, "").removeprefix("ended: ") if decision else ""
+    return LiveElection(found, verdict, tuple(hosts), last_exit)
 
 
 def _words(verdict: Wait | Refused, found: Snapshot) -> str:
@@ -224,67 +210,47 @@ def _words(verdict: Wait | Refused, found: Snapshot) -> str:
     return printable(words.describe(verdict, found))
 
 
-class _Hosts:
-    """Describes the hosts of one election."""
+def _hosts(
+    znodes: Znodes,
+    election: Election,
+    found: Snapshot,
+    live: Mapping[str, Container],
+    ended: Mapping[str, str],
+    view: View,
+) -> Iterator[ElectionHost]:
+    """The hosts that take part, should, or have a container."""
+    at, decision = znodes.election, found.decision
+    without = found.valid_override.without if found.valid_override else ()
+    for host in sorted({*found.members, *found.candidates, *found.running, *live, *without}):
+        container, position, since, refused = live.get(host), None, None, ""
+        reason = container.reason if container else ""
+        if host in found.candidates:
+            part, position, reason = CANDIDATE, str(found.candidates[host].position), ""
+            own = decide.decide(found, host)
+            whole = not (found.running or found.ready) and own == decide.judge(found)
+            refused = _words(own, found) if isinstance(own, Refused) and not whole else ""
+            since = _made(view.znode(at.candidate(host)))
+        elif host in found.running:
+            # Its record stays `ready` when it is no longer ready.
+            was_ready = found.running[host].state == records.READY
+            part = READY if host in found.ready else NOT_READY if was_ready else records.STARTING
+            position = decision.positions.get(host) if decision else None
+            reason = "" if container and container.ready else reason
+            since = _made(view.znode(at.runner(host)))
+        elif container:
+            part, since = READY if container.ready else ABSENT, container.since
+        else:
+            part, reason = MISSING, ended.get(host, "")
+            seen = map(view.znode, [*_signs(znodes._replace(host=host), election), at.member(host)])
+            since = max((each.stat.mtime / 1000 for each in seen if each), default=None)
+        member = found.members[host].state if host in found.members else None
+        yield ElectionHost(printable(host), part, position, member, since, reason, refused)
 
-    def __init__(
-        self,
-        znodes: Znodes,
-        election: Election,
-        found: Snapshot,
-        existing: Sequence[Container],
-        ended: Mapping[str, str],
-        view: View,
-    ) -> None:
-        self.znodes, self.election, self.found, self.view = znodes, election, found, view
-        self.existing = {each.host: each for each in existing if each.is_live}
-        self.ended = ended
 
-    def all(self) -> Iterator[ElectionHost]:
-        """The hosts that take part, should, or have a container."""
-        found = self.found
-        without = found.valid_override.without if found.valid_override else ()
-        for host in sorted({*found.members, *found.candidates, *found.running, *self.existing, *without}):
-            member = found.members.get(host)
-            if host in found.candidates:
-                one = self.candidate(host)
-            elif host in found.running:
-                one = self.running(host)
-            elif host in self.existing:
-                one = self.absent(host)
-            else:
-                one = self.missing(host)
-            yield one._replace(host=printable(host), member=member.state if member else None)
-
-    def candidate(self, host: str) -> ElectionHost:
-        position = str(self.found.candidates[host].position)
-        own: Verdict | Join = decide.decide(self.found, host)
-        whole = not (self.found.running or self.found.ready) and own == decide.judge(self.found)
-        refused = _words(own, self.found) if isinstance(own, Refused) and not whole else ""
-        since = _made(self.view.znode(self.znodes.election.candidate(host)))
-        return ElectionHost(host, CANDIDATE, position, None, since, refused=refused)
-
-    def running(self, host: str) -> ElectionHost:
-        decision = self.found.decision
-        position = decision.positions.get(host) if decision else None
-        container = self.existing.get(host)
-        reason = container.reason if container and not container.ready else ""
-        since = _made(self.view.znode(self.znodes.election.runner(host)))
-        # Its record stays `ready` when it is no longer ready.
-        was_ready = self.found.running[host].state == records.READY
-        part = READY if host in self.found.ready else NOT_READY if was_ready else records.STARTING
-        return ElectionHost(host, part, position, None, since, reason)
-
-    def absent(self, host: str) -> ElectionHost:
-        container = self.existing[host]
-        part = READY if container.ready else ABSENT
-        return ElectionHost(host, part, None, None, container.since, container.reason)
-
-    def missing(self, host: str) -> ElectionHost:
-        znodes = map(self.view.znode, _signs(self.znodes._replace(host=host), self.election))
-        member = self.view.znode(self.znodes.election.member(host))
-        since = max((each.stat.mtime / 1000 for each in (*znodes, member) if each), default=None)
-        return ElectionHost(host, MISSING, None, None, since, self.ended.get(host, ""))
+def _signs(znodes: Znodes, election: Election) -> list[str]:
+    """What the containers on a host write at each start."""
+    states = [znodes.command(LOCAL, election.position).state, containers.daemon(znodes, LOCAL).state]
+    return [znodes.ended, *states]
 
 
 def _made(znode: Znode | None) -> float | None:
@@ -298,18 +264,17 @@ def as_data(election: LiveElection) -> dict[str, Any]:
     """The election for a program."""
     found, verdict = election.snapshot, election.verdict
     decision, override = found.decision, found.valid_override
-    is_elected = isinstance(verdict, Elected)
     return {
         "state": election.state,
         "text": election.text,
-        "code": None if election.ready or isinstance(verdict, Elected) else verdict.code,
+        "code": None if election.ready else election.code,
         "cluster": decision.state if decision else NOT_FORMED,
         "epoch": decision.epoch if decision else 0,
         "winner": decision.winner if decision else None,
         "group": decision.group if decision else None,
         "winner_ended": election.winner_ended,
         "wanted": found.wanted,
-        "elected": verdict.winner if is_elected and isinstance(verdict, Elected) else None,
+        "elected": verdict.winner if isinstance(verdict, Elected) else None,
         "missing": [each.host for each in election.missing],
         "unknown": election.unknown,
         "refused": election.refused,

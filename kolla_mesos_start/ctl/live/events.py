@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.live.cause import listed
 from kolla_mesos_start.ctl.live.model import Attempt, LiveDeployment, LiveService
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
+from kolla_mesos_start.ctl.text import few
 from kolla_mesos_start.ctl.zk import event_record
 from kolla_mesos_start.ctl.zk.containers import DRAINING, Container
 from kolla_mesos_start.ctl.zk.event_record import Entry
@@ -100,7 +100,7 @@ def between(before: Look, after: Look) -> list[DeploymentEvent]:
 
 
 def _action(entry: Entry) -> DeploymentEvent:
-    parts = [each for each in (listed(entry.names), entry.detail) if each]
+    parts = [each for each in (few(entry.names), entry.detail) if each]
     more = f" ({entry.total} in all)" if entry.total > len(entry.names) else ""
     text = f"{entry.by}: {entry.action} {' '.join(parts)}{more}".rstrip()
     return DeploymentEvent(entry.at, entry.action, text, entry.services, entry=entry)

@@ -1,7 +1,4 @@
-"""The state of a deployment in words: what keeps it from being up, and what runs something older.
-
-What belongs here: words that several commands print. `causes` decides what a cause is.
-"""
+"""What keeps a deployment from being up, in words that several commands print."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from typing import Any, Callable
 
 from kolla_mesos_start.ctl.directory.findings import counted
 from kolla_mesos_start.ctl.invocation import Line
-from kolla_mesos_start.ctl.live import causes, service_causes
-from kolla_mesos_start.ctl.live.cause import MAY_SEEM, Cause, service_node
-from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
+from kolla_mesos_start.ctl.live import causes
+from kolla_mesos_start.ctl.live.model import MAY_SEEM, Cause, LiveDeployment, LiveService, service_node
 
 COLUMN = 12  # characters of what comes before the text
 
@@ -74,7 +70,7 @@ def _line(head: str, style: str, text: str) -> Line:
 def _label(path: str, deployment: LiveDeployment) -> str:
     """A step; for a daemon with several instances, how many are ready."""
     service = deployment.roles[path.partition("/")[0]]
-    if path == f"{service.role}/daemon" and service.wanted > 1:
+    if path == service.daemon and service.wanted > 1:
         return f"{path} ({service.ready} of {service.wanted} ready)"
     return path
 
@@ -88,21 +84,3 @@ def cause_data(cause: Cause) -> dict[str, Any]:
         "text": cause.text,
         "blocks": [list(chain) for chain in cause.blocks],
     }
-
-
-def not_current(services: Sequence[LiveService]) -> Iterator[str]:
-    """How many containers run something older than what is published, by what replaces it."""
-    containers = [each for service in services for each in service.containers]
-    now = time.time()
-    older = sum(bool(service_causes.why_keep(one, each, now)) for one in services for each in one.containers)
-    restart = sum(each.needs_restart for each in containers) - older
-    refreshing = sum(each.is_refreshing for each in containers)
-    old_files = sum(each.keeps_old_files for each in containers)
-    if restart:
-        yield f"{counted(restart, 'container')} {'needs' if restart == 1 else 'need'} a restart"
-    if older:
-        yield f"{counted(older, 'older container')} kept until the new version is ready"
-    if refreshing:
-        yield f"{counted(refreshing, 'container')} refreshing"
-    if old_files:  # The service is up, so the operator needs this hint to run `explain`.
-        yield f"{counted(old_files, 'container')} with older files, see explain"

@@ -6,6 +6,7 @@ What belongs here: one graph, as text and in Graphviz's language, which draws th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.invocation import Line
@@ -14,6 +15,7 @@ from kolla_mesos_start.definition.model import Dependency, Members
 from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, WAITING
 
 MISSING, OUTSIDE = "missing", "outside"
+STYLES = {DONE: "green", RUNNING: "cyan", RETRY: "yellow", ERROR: "red", MISSING: "red"}
 # Fill colours on which black text is readable.
 COLOURS = {
     DONE: "#b7e4c7",
@@ -30,7 +32,6 @@ class Node(NamedTuple):
     """A step, or a dependency that no service provides. `state` has a colour, `label` says it in words."""
 
     path: str
-    service: str
     state: str
     label: str
 
@@ -50,75 +51,57 @@ class DependencyGraph(NamedTuple):
     edges: Sequence[Edge]
 
 
-def of(deployment: LiveDeployment) -> DependencyGraph:
-    """The graph of a deployment: every step, and what each waits for."""
-    steps = {step.path: (service, step) for service in deployment.services.values() for step in service.steps}
-    nodes = [_node(service, step) for service, step in steps.values()]
-    edges = [
-        _edge(dependency, step, deployment)
-        for _, step in steps.values()
-        for dependency in step.command.inside
-    ]
-    outside = [(external, step) for _, step in steps.values() for external in step.command.outside]
-    edges += [Edge(external.what, step.path, "") for external, step in outside]
-    before = _before(edges)
+def of(
+    deployment: LiveDeployment, reasons: Mapping[tuple[str, str], str] = MappingProxyType({})
+) -> DependencyGraph:
+    """The graph of a deployment: every step, and what each waits for. `reasons` are known by the roles of the
+    two ends of an edge."""
+    nodes: dict[str, Node] = {}
+    outside: dict[str, Node] = {}
+    edges: list[Edge] = []
     for service in deployment.services.values():
-        edges += _to_daemon(service, before)
-    others = dict.fromkeys(external.what for external, _ in outside)
-    nodes += [Node(what, "", OUTSIDE, "outside the deployment") for what in others]
-    known = {node.path for node in nodes}
-    absent = dict.fromkeys(edge.before for edge in edges if edge.before not in known)
-    nodes += [Node(path, "", MISSING, "no service provides it") for path in absent]
-    return DependencyGraph(nodes, edges)
-
-
-def with_reasons(graph: DependencyGraph, reasons: Mapping[tuple[str, str], str]) -> DependencyGraph:
-    """The graph with the reason for each edge, which is known by the roles of its two ends."""
-
-    def explained(edge: Edge) -> Edge:
-        why = reasons.get((edge.before.partition("/")[0], edge.after.partition("/")[0]), "")
-        return edge._replace(label=", ".join(filter(None, (edge.label, why))))
-
-    return graph._replace(edges=[explained(edge) for edge in graph.edges])
+        own: list[Edge] = []
+        for step in service.steps:
+            nodes[step.path] = _node(service, step)
+            own += [_edge(each, step, deployment, reasons) for each in step.command.inside]
+            own += [Edge(each.what, step.path, "") for each in step.command.outside]
+            for each in step.command.outside:
+                outside[each.what] = Node(each.what, OUTSIDE, "outside the deployment")
+        # A daemon waits for all commands of its service: edges from those that no other command waits for.
+        followed = {edge.before for edge in own}
+        paths = [] if service.is_task else [step.path for step in service.steps]
+        edges += own + [Edge(path, paths[-1], "") for path in paths[:-1] if path not in followed]
+    nodes.update(outside)
+    absent = dict.fromkeys(edge.before for edge in edges if edge.before not in nodes)
+    missing = [Node(path, MISSING, "no service provides it") for path in absent]
+    return DependencyGraph([*nodes.values(), *missing], edges)
 
 
 def _node(service: LiveService, step: LiveStep) -> Node:
     states = [attempt.state for attempt in step.attempts]
     if step.command.is_daemon:
         label = f"{service.ready} of {service.wanted} ready"
-        return Node(step.path, service.name, DONE if step.done else WAITING, label)
+        return Node(step.path, DONE if step.done else WAITING, label)
     state = DONE if step.done else next((each for each in (ERROR, RETRY, RUNNING) if each in states), WAITING)
-    return Node(step.path, service.name, state, state)
+    return Node(step.path, state, state)
 
 
-def _edge(dependency: Dependency | Members, step: LiveStep, deployment: LiveDeployment) -> Edge:
+def _edge(
+    dependency: Dependency | Members,
+    step: LiveStep,
+    deployment: LiveDeployment,
+    reasons: Mapping[tuple[str, str], str],
+) -> Edge:
     if isinstance(dependency, Members):
         service = deployment.services.get(dependency.service)
-        daemon = f"{service.role}/daemon" if service else dependency.service
-        return Edge(daemon, step.path, f"{dependency.count} present")
-    words = [
-        "" if dependency.count is None else str(dependency.count),
-        dependency.generation or "",
-        "" if dependency.scope == "global" else "same host",
-    ]
-    return Edge(dependency.path, step.path, ", ".join(filter(None, words)))
-
-
-def _before(edges: Sequence[Edge]) -> Mapping[str, Sequence[Edge]]:
-    """The edges to each step, by its path."""
-    found: dict[str, list[Edge]] = {}
-    for edge in edges:
-        found.setdefault(edge.after, []).append(edge)
-    return found
-
-
-def _to_daemon(service: LiveService, before: Mapping[str, Sequence[Edge]]) -> list[Edge]:
-    """A daemon waits for all commands of its service: edges from those that no other command waits for."""
-    own = [step.path for step in service.steps]
-    if service.is_task or not own:
-        return []
-    followed = {edge.before for path in own for edge in before.get(path, ())}
-    return [Edge(path, own[-1], "") for path in own[:-1] if path not in followed]
+        before = service.daemon if service else dependency.service
+        words = [f"{dependency.count} present"]
+    else:
+        before = dependency.path
+        words = ["" if dependency.count is None else str(dependency.count), dependency.generation or ""]
+        words.append("" if dependency.scope == "global" else "same host")
+    words.append(reasons.get((before.partition("/")[0], step.path.partition("/")[0]), ""))
+    return Edge(before, step.path, ", ".join(filter(None, words)))
 
 
 # -- languages --------------------------------------------------------------------------------------------
@@ -128,15 +111,12 @@ def text(graph: DependencyGraph) -> Iterator[Line]:
     """A line for each step, with what it waits for."""
     width = max((len(node.path) for node in graph.nodes), default=0)
     state = max((len(node.label) for node in graph.nodes), default=0)
-    styles = {DONE: "green", RUNNING: "cyan", RETRY: "yellow", ERROR: "red", MISSING: "red"}
-    edges = _before(graph.edges)
+    before: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        before.setdefault(edge.after, []).append(edge.before + (f" ({edge.label})" if edge.label else ""))
     for node in graph.nodes:
-        before = [
-            f"{edge.before} ({edge.label})" if edge.label else edge.before
-            for edge in edges.get(node.path, ())
-        ]
-        head = f"{node.path:{width}}  {node.label:{state}}  "
-        yield Line(head, styles.get(node.state, ""), f"<- {', '.join(before)}" if before else "")
+        head, waits_for = f"{node.path:{width}}  {node.label:{state}}  ", ", ".join(before.get(node.path, ()))
+        yield Line(head, STYLES.get(node.state, ""), f"<- {waits_for}" if waits_for else "")
 
 
 def dot(graph: DependencyGraph, name: str) -> str:

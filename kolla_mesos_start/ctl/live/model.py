@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.live.election import LiveElection
-from kolla_mesos_start.ctl.zk.containers import Container
+from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, Container
 from kolla_mesos_start.definition.model import Command, Graph
 from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.report import NEVER_READY
 from kolla_mesos_start.tree.codec import PublicationMark
 from kolla_mesos_start.tree.states import Detail, Unmet
+
+CLOCK_STEP = 1.0  # seconds; containers write times in whole ones
 
 # In exec mode the agent is replaced by the daemon, and not its parent.
 UNKNOWN_STATUS = "only its launcher knows its exit status (KOLLA_START_MODE is exec)"
@@ -47,12 +49,22 @@ class EndedStart(NamedTuple):
         how = self.reason if self.code == NEVER_READY else f"ended: {self.reason}"
         return f"{how}{ago and ','}{ago}; {status or UNKNOWN_STATUS}"
 
+    def is_over(self, next_one: Container) -> bool:
+        """Whether a later start has got past the point at which this one failed, to judge by its stage.
+
+        It must have reached its stage after that. A wait or a command that is repeated has a cause of its
+        own.
+        """
+        if self.retriable and self.stage in ("wait", "bootstrap"):
+            return True
+        past = ("unready", "ready", DRAINING) if self.stage == DAEMON else BEGUN
+        return next_one.stage in past and next_one.since + CLOCK_STEP >= self.at
+
 
 class GoneContainer(NamedTuple):
     """A container that was ready on a host, and disappeared with the zxid `left`.
 
-    `why` is `refresh` (missing after a refresh that began at `since`), `ended` (its daemon ended at `since`)
-    or `killed` (it had been ready since then).
+    `why` is `ended` (its daemon ended at `since`) or `killed` (it had been ready since then).
     """
 
     host: str
@@ -143,6 +155,27 @@ class LiveService(NamedTuple):
         return self.graph is not None and self.graph.daemon is None
 
     @property
+    def missing(self) -> int:
+        """How many more containers are wanted than exist."""
+        return (1 if self.is_task else self.wanted) - len(self.live)
+
+    @property
+    def failed_starts(self) -> list[EndedStart]:
+        """The failed starts after which no other start got further, whether one is running now or not."""
+        found = []
+        for ended in self.ended:
+            successors = [each for each in self.live if each.host == ended.host]
+            # If no container is missing, the one that ended has been replaced on another host.
+            is_over = any(map(ended.is_over, successors)) if successors else self.missing <= 0
+            if not is_over:
+                found.append(ended)
+        return found
+
+    def step(self, path: str) -> LiveStep | None:
+        """Its command or daemon of this path."""
+        return next((step for step in self.steps if step.path == path), None)
+
+    @property
     def ready(self) -> int:
         """Ready instances. A task needs its commands done only once: all instances count, or none."""
         if self.is_task:
@@ -211,3 +244,78 @@ class LiveDeployment(NamedTuple):
     @property
     def is_up(self) -> bool:
         return self.publication.mark is None and all(service.is_up for service in self.services.values())
+
+
+# -- what keeps it from being up -------------------------------------------------------------------------
+
+# For each kind: whether somebody has to act, and whether it stays so until somebody does.
+KINDS: Mapping[str, tuple[bool, bool]] = {
+    "failed": (True, True),
+    "failing": (True, False),
+    "running": (False, False),
+    "abandoned": (True, False),
+    "not ready": (True, False),
+    "starting": (False, False),
+    "draining": (False, False),
+    "ended": (True, True),
+    "gave up": (True, False),
+    "absent": (True, False),
+    "generation": (True, False),
+    "superseded": (True, False),
+    "no definition": (True, True),
+    "unreadable": (True, True),
+    "no provider": (True, True),
+    "outside": (True, False),
+    "unanswered": (False, False),
+    "too many": (True, False),
+    "elsewhere": (True, False),
+    "gone": (True, False),
+    "refresh failed": (True, True),
+    "restart": (True, False),
+    "keep": (True, False),
+    "refreshing": (False, False),
+    "claimed": (True, True),
+    "cycle": (True, True),
+    "no position": (True, False),
+    "electing": (False, False),
+    "election waits": (True, False),
+    "election refused": (True, True),
+    "publishing": (False, False),
+    "left out": (False, False),
+    "unfinished": (True, True),
+}
+OF_ALL = ("publishing", "unfinished")  # kinds that concern every service
+# Kinds that a single look may find by mistake: znodes that change together are read one after the other.
+MAY_SEEM = frozenset(("absent", "abandoned", "elsewhere", "gone", "election waits", "election refused"))
+
+
+class Cause(NamedTuple):
+    """`nodes` are the steps and services where it is; `blocks` are chains of steps, each of which waits for
+    the one before it. A chain after the first begins at the step where it branches off.
+
+    `at`: when it began (seconds since the epoch); None if that is unknown, or does not matter.
+    """
+
+    kind: str
+    text: str
+    nodes: tuple[str, ...]
+    blocks: tuple[tuple[str, ...], ...] = ()
+    at: float | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        return KINDS[self.kind][0]
+
+    @property
+    def is_final(self) -> bool:
+        return KINDS[self.kind][1]
+
+    @property
+    def touches(self) -> frozenset[str]:
+        """All nodes where it is, or that it blocks."""
+        return frozenset(self.nodes).union(*self.blocks)
+
+
+def service_node(service: str) -> str:
+    """The node of a service; no path of a step can be equal to it."""
+    return f"service {service}"

@@ -1,37 +1,48 @@
 """Reads a running deployment from ZooKeeper as one record. No agent is asked.
 
 Pure: `deployment` makes the record of a View; `mirror` does the reading. The parts are made by `definitions`
-(what is published), `zk.containers` (which containers exist), `unread` (what these have not read) and `steps`
-(commands and daemons).
+(what is published), `zk.containers` (which containers exist) and `unread` (what these have not read); here
+is what became of each command and daemon, and what it waits for, as the agent's own `tree.states` has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import product
 from types import MappingProxyType
+from typing import Optional
 
-from kolla_mesos_start.ctl.live import election, steps
+from kolla_mesos_start.ctl.live import election
 from kolla_mesos_start.ctl.live.definitions import Definitions, PublishedDefinition
 from kolla_mesos_start.ctl.live.model import (
+    Attempt,
     EndedStart,
     GoneContainer,
     LiveDeployment,
     LiveService,
+    LiveStep,
     Publication,
 )
-from kolla_mesos_start.ctl.live.steps import Published, hosts_of
-from kolla_mesos_start.ctl.live.unread import Unread
+from kolla_mesos_start.ctl.live.unread import Shared, Unread
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
 from kolla_mesos_start.ctl.zk.services import is_service_part
 from kolla_mesos_start.ctl.zk.view import View
+from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
 from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.codec import unfinished
-from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.tree.states import Unmet, printable
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
+# The published generation of a one-time command, by path and scope; None if it has none, or it is unknown.
+Published = Mapping[tuple[str, str], Optional[str]]
+
+
+def hosts_of(znodes: Znodes, view: View) -> Sequence[str]:
+    """The hosts on which containers of a service have started."""
+    return view.hosts(znodes.status, znodes.role)
 
 
 class DeploymentReader:
@@ -42,8 +53,7 @@ class DeploymentReader:
         self.znodes = znodes
         self.definitions = Definitions(given)
         self._unread = Unread(znodes, given.keys())
-        self._generations: Published = {}
-        self._inputs: tuple[object, object] = (None, None)
+        self._inputs: tuple[Shared, Published] = ([], {})
 
     def services(self, view: View) -> Sequence[Znodes]:
         """The znodes of each service: of a definition, or of anything that belongs to one."""
@@ -65,18 +75,16 @@ class DeploymentReader:
 
     def deployment(self, view: View) -> LiveDeployment:
         """The deployment; without the effect of values that are still `wanted`."""
-        self._unread.look(view)
+        shared = self._unread.look(view)
         services = self.services(view)
         generations = dict(each for znodes in services for each in self._generations_of(znodes, view))
-        if generations != self._generations:
-            self._generations = generations
-        if self._inputs[0] is not self._unread.shared or self._inputs[1] is not self._generations:
-            self._inputs = self._unread.shared, self._generations
+        if self._inputs != (shared, generations):  # Otherwise what was made with it stays.
+            self._inputs = shared, generations
         found = {
             each.service_name: view.kept(
                 ("service", each.service_name),
                 self._inputs,
-                lambda own=each: self._service(own, self._generations, view),  # type: ignore[misc]
+                lambda own=each: self._service(own, view),  # type: ignore[misc]
             )
             for each in services
         }
@@ -90,18 +98,16 @@ class DeploymentReader:
         mark = unfinished(znode.data) if znode else None
         return Publication(mark, bool(view.held(self.znodes.publication)))
 
-    def _service(self, znodes: Znodes, generations: Published, view: View) -> LiveService:
+    def _service(self, znodes: Znodes, view: View) -> LiveService:
+        _, generations = self._inputs
         published = self.definitions.find(znodes, view)
         graph, definition = published.graph, view.znode(znodes.definition)
         existing = containers.containers(znodes, view)
         compared = tuple(self._unread.compare(znodes, graph, existing, view))
         owner = view.znode(znodes.owner(GLOBAL, znodes.role))
         ended = tuple(_ended(znodes, view))
-        found = (
-            tuple(steps.live_steps(znodes, graph, published.wanted, compared, view, generations))
-            if graph
-            else ()
-        )
+        steps = _steps(znodes, graph, published.wanted, compared, view, generations) if graph else ()
+        found = tuple(steps)
         # With acl.yml it is `publish` that claims the role.
         is_secured = RECORDED_ACL in view.names(znodes.definition)
         recorded = any(step.attempts for step in found) if is_secured else owner is not None
@@ -183,3 +189,109 @@ def _gone(
         if state and ready and ready.cversion and not ready.numChildren:  # It had a child once.
             why = "killed" if state.data == states.RUNNING.encode() else "ended"
             yield GoneContainer(own.host, ready.pzxid, state.stat.mtime / 1000, why)
+
+
+# -- commands and daemons ---------------------------------------------------------------------------------
+
+
+def _steps(
+    znodes: Znodes,
+    graph: Graph,
+    wanted: int,
+    containers: Sequence[Container],
+    view: View,
+    generations: Published,
+) -> Iterator[LiveStep]:
+    """The steps of a service. `generations` are the published ones of all one-time commands."""
+    hosts = hosts_of(znodes, view)
+    ready = sum(container.ready for container in containers)
+    oldest = min((each.definition for each in containers if each.definition), default=None)
+    done = {
+        command.path: ready >= wanted if command.is_daemon else _is_done(command, znodes, hosts, view)
+        for command in graph.steps
+    }
+    for command in graph.steps:
+        unmet = (
+            *_unmet(command, done, znodes, containers, view, generations),
+            *_unmet_outside(command, containers),
+        )
+        superseded = (
+            command.run_once == GLOBAL
+            and oldest is not None
+            and states.superseded_by(command, znodes, view, oldest) is not None
+        )
+        attempts = tuple(_attempts(command, znodes, hosts, view))
+        yield LiveStep(command, done[command.path], attempts, unmet, superseded)
+
+
+def _scopes(command: Command, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:
+    """Where a command has a state: once, or on each host."""
+    return [znodes._replace(host=host) for host in hosts] if command.run_once == LOCAL else [znodes]
+
+
+def _asking(dependency: Dependency | Members, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:
+    """The hosts for which a dependency may have different answers; one without a name if there are none."""
+    if isinstance(dependency, Dependency) and dependency.scope == LOCAL:
+        return [znodes._replace(host=host) for host in hosts]
+    return [znodes]
+
+
+def _images(containers: Sequence[Container]) -> Set[str | None]:
+    """The generations of the containers' images; None if there is no live container."""
+    return {container.generation for container in containers if container.is_live} or {None}
+
+
+def _is_done(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> bool:
+    if command.run_once is None:
+        return states.state_of(view, znodes.command(GLOBAL, command.path).state)[0] == states.DONE
+    scopes = _scopes(command, znodes, hosts)
+    return bool(scopes) and all(states.is_done(command, own, view) for own in scopes)
+
+
+def _attempts(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> Iterator[Attempt]:
+    for own in _scopes(command, znodes, hosts):
+        at = own.command(command.run_once or GLOBAL, command.path)
+        state, since = states.state_of(view, at.state)
+        if state is not None and since is not None:
+            detail = states.decode_detail(view.znode(at.detail))
+            yield Attempt(own.host or GLOBAL, state, since, detail, len(view.held(at.lock)))
+
+
+def _unmet(
+    command: Command,
+    done: Mapping[str, bool],
+    znodes: Znodes,
+    containers: Sequence[Container],
+    view: View,
+    generations: Published,
+) -> Iterator[Unmet]:
+    """Each unsatisfied dependency once, for the first host and image for which it is not satisfied."""
+    hosts, images = hosts_of(znodes, view), sorted(_images(containers), key=str)
+
+    def published(dependency: Dependency) -> str | None:
+        return generations.get((dependency.path, dependency.scope))
+
+    for dependency in command.inside:
+        if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
+            # A step of the same definition: its own container is the one that counts.
+            if not done[dependency.path]:
+                yield Unmet(dependency, "not done")
+            continue
+        for own, image in product(_asking(dependency, znodes, hosts), images):
+            if found := states.unmet(dependency, view, own, image, published):
+                yield found
+                break
+
+
+def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterator[Unmet]:
+    """The external services that do not answer the containers that wait for them: only these can ask."""
+    for external in command.outside:
+        answers = {
+            container.host: container.outside[external.what]
+            for container in containers
+            if container.is_live and container.outside.get(external.what)
+        }
+        if answers:
+            host, why = min(answers.items())
+            more = f" and {len(answers) - 1} more" if len(answers) > 1 else ""
+            yield Unmet(external, f"{why} (asked from {host}{more})")

@@ -8,17 +8,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
-from kolla_mesos_start.ctl.live import election_causes
-from kolla_mesos_start.ctl.live.cause import CLOCK_STEP, Cause, listed, on_hosts, service_node
+from kolla_mesos_start.ctl.live.election import ABSENT
 from kolla_mesos_start.ctl.live.logs import see
-from kolla_mesos_start.ctl.live.model import Attempt, EndedStart, GoneContainer, LiveService, LiveStep
-from kolla_mesos_start.ctl.text import lasting
+from kolla_mesos_start.ctl.live.model import (
+    CLOCK_STEP,
+    Attempt,
+    Cause,
+    EndedStart,
+    LiveService,
+    LiveStep,
+    service_node,
+)
+from kolla_mesos_start.ctl.live.rollouts import SLOW, is_slow, unproven, why_keep
+from kolla_mesos_start.ctl.text import few, lasting
 from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
 from kolla_mesos_start.definition.strings import DAEMON
+from kolla_mesos_start.election import decide
 from kolla_mesos_start.report import CHECK, REFRESH_FAILED
 from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING
 
-SLOW = 10.0  # seconds; an agent logs a daemon that takes longer to become ready
 NOT_REPLACED = 10.0  # seconds; a launcher starts a container again sooner
 CHECK_FAILS = "the daemon runs: correct its configuration, or `ready` in its definition"
 CORRECT_REFRESH = "; correct that and publish, or run `kolla_mesos_start refresh` in the container"
@@ -27,6 +35,7 @@ GONE = {
     "ended": "its daemon ended {} ago",
     "killed": "it became ready {} ago; it or its registrar was killed, or its host was lost",
 }
+ELECTION_WAITS = "election waits"
 
 
 def find(service: LiveService, now: float, published: float, with_images: bool) -> Iterator[Cause]:
@@ -45,54 +54,25 @@ def find(service: LiveService, now: float, published: float, with_images: bool) 
         text = f"{service.name}: its role {service.role} is claimed by {service.owner}; rename one of them"
         yield Cause("claimed", text, where)
     else:
-        yield from _of_refreshes(service, now)
+        yield from _of_refreshes(service)
         yield from _of_restarts(service, now, with_images)
-        elected = list(election_causes.find(service, now))
+        elected = list(_of_election(service, now))
         yield from elected
-        yield from _of_draining(service, now)
+        for each in service.containers:
+            if each.stage == DRAINING:
+                text = f"{service.daemon} on {each.host} has been draining for {lasting(now - each.since)}"
+                yield Cause("draining", f"{text}: {each.reason}", (service.daemon,))
         if not service.is_up:
             steps = [step for step in service.steps if not step.done]
             found = [cause for step in steps for cause in _of_step(service, step, now)]
             yield from found
-            found += elected
-            yield from _of_containers(service, {cause.kind for cause in found}, now, published)
+            yield from _of_containers(service, {each.kind for each in found + elected}, now, published)
 
 
 # -- containers that run something older ------------------------------------------------------------------
 
 
-def unproven(service: LiveService, now: float) -> tuple[list[str], list[str]]:
-    """The hosts on which what is published fails, and those on which it is not ready yet.
-
-    Containers that run something older may be the last ones that work: until it is ready, they must stay.
-    """
-    since = min((part.since for each in service.live for part in each.older), default=now) - CLOCK_STEP
-    fails = {each.host for each in ends(service) if each.at >= since}
-    fails |= {each.host for each in service.gone if each.since >= since}
-    tries = [attempt for step in service.steps if not step.done for attempt in step.attempts]
-    fails |= {each.detail.host for each in tries if each.state in (ERROR, RETRY) and each.since >= since}
-    new = [each for each in service.live if each.definition and each.is_current and not each.ready]
-    fails |= {each.host for each in new if _is_slow(each, now)}
-    return sorted(fails - {""}), sorted({each.host for each in new} - fails)
-
-
-def why_keep(service: LiveService, container: Container, now: float) -> str:
-    """Why a container that runs something older should stay, as advice; empty if it may be replaced."""
-    fails, starts = unproven(service, now) if container.ready and container.needs_restart else ([], [])
-    if fails:
-        return (
-            f"keep it while the new version fails on {listed(fails)}: correct that and publish, or publish"
-            " the old version again"
-        )
-    return f"keep it until the new version is ready on {listed(starts)}" if starts else ""
-
-
-def _is_slow(container: Container, now: float) -> bool:
-    is_late = container.stage == "starting" and container.reason and now - container.since >= SLOW
-    return container.stage == "unready" or bool(is_late)
-
-
-def _of_refreshes(service: LiveService, now: float) -> Iterator[Cause]:
+def _of_refreshes(service: LiveService) -> Iterator[Cause]:
     """Refreshes that run or have failed."""
     path = service.daemon
     for each in service.containers:
@@ -102,7 +82,7 @@ def _of_refreshes(service: LiveService, now: float) -> Iterator[Cause]:
             advice = CORRECT_REFRESH if each.code == REFRESH_FAILED else ""
             yield Cause(kind, f"{path} on {each.host} is ready; {each.reason}{advice}", (path,))
         elif each.is_refreshing:
-            what = listed(part.what for part in each.older)
+            what = few(part.what for part in each.older)
             yield Cause("refreshing", f"{path} on {each.host} is about to be refreshed: {what}", (path,))
 
 
@@ -120,19 +100,11 @@ def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterato
         what = [f"an {part.what}" for part in parts if part.kind == IMAGE and with_images]
         since = min(part.since for part in parts)
         if older:
-            what.append(f"an older {listed(older)} (changed {lasting(now - since)} ago)")
+            what.append(f"an older {few(older)} (changed {lasting(now - since)} ago)")
         remedy = "restart it" if len(older) == len(parts) else "start one of the other image instead"
         if what:
-            text = f"{path} on {on_hosts(containers)} runs {' and '.join(what)}: {keep or remedy}"
+            text = f"{path} on {_hosts(containers)} runs {' and '.join(what)}: {keep or remedy}"
             yield Cause(kind, text, (path,), at=since)
-
-
-def _of_draining(service: LiveService, now: float) -> Iterator[Cause]:
-    """Containers that are about to be stopped."""
-    for each in service.containers:
-        if each.stage == DRAINING:
-            text = f"{service.daemon} on {each.host} has been draining for {lasting(now - each.since)}"
-            yield Cause("draining", f"{text}: {each.reason}", (service.daemon,))
 
 
 def of_older_definitions(service: LiveService) -> Iterator[Cause]:
@@ -141,6 +113,49 @@ def of_older_definitions(service: LiveService) -> Iterator[Cause]:
         if each.stage == "waiting" and each.runs_older_definition:
             text = f"{service.name} on {each.host} waits by an older definition: restart it; {each.reason}"
             yield Cause("restart", text, (service_node(service.name),))
+
+
+def _hosts(containers: Sequence[Container]) -> str:
+    return few(sorted(each.host for each in containers))
+
+
+# -- elections --------------------------------------------------------------------------------------------
+
+
+def _of_election(service: LiveService, now: float) -> Iterator[Cause]:
+    """What keeps the hosts of an election from bootstrapping or joining their cluster."""
+    election, path, where = service.election, service.daemon, (service.daemon,)
+    if election is None:
+        return
+    for each in service.containers:
+        if each.code == decide.POSITION:
+            text = f"{service.name} on {each.host} for {lasting(now - each.since)}: {each.reason}"
+            yield Cause("no position", f"{text}; {see(service, each.host)}", where)
+    for refusal in election.refused:
+        yield Cause("election refused", f"{path}: {refusal}", where)
+    if election.refused and not election.ready:
+        return
+    waiting = [each for each in election.candidates if not each.refused]
+    failures = f"; {election.failures}" if election.failures else ""
+    if election.missing or (election.unknown and waiting):
+        waited = "" if election.since is None else f" for {lasting(now - election.since)}"
+        here = ", ".join(f"{each.host} ({each.position})" for each in election.candidates)
+        text = (
+            f"{path} has waited{waited} for an election: missing: {election.missing_hosts(now)};"
+            f" {f'candidates: {here}' if here else 'there is no candidate'};"
+            f" a missing host may have the newest data: start it{failures}"
+        )
+        yield Cause(ELECTION_WAITS, text, where)
+    elif election.ready and waiting:
+        hosts = ", ".join(each.host for each in waiting)
+        yield Cause("electing", f"{path} on {hosts} is about to join the cluster: {election.text}", where)
+    elif waiting or (election.snapshot.running and not election.ready):
+        absent = [each for each in election.hosts if each.part == ABSENT]
+        text = election.text
+        if absent and election.code == decide.MISSING:
+            hosts = ", ".join(f"{each.host} ({each.reason})" if each.reason else each.host for each in absent)
+            text = f"not yet candidates: {hosts}"
+        yield Cause("electing", f"{path}: {text}{failures}", where)
 
 
 # -- steps ------------------------------------------------------------------------------------------------
@@ -161,7 +176,7 @@ def _of_step(service: LiveService, step: LiveStep, now: float) -> Iterator[Cause
             f" {', '.join(sorted(generations))}: start one of the image of {wanted}"
         )
         yield Cause("generation", text, (step.path,))
-    if step.superseded and not step.done:
+    if step.superseded:
         text = f"{step.path}: a newer definition has run it since; restart the containers of {service.name}"
         yield Cause("superseded", text, (step.path,))
 
@@ -195,15 +210,12 @@ def _of_attempt(service: LiveService, step: LiveStep, attempt: Attempt, now: flo
 def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cause]:
     """Containers that have started the daemon, or should have: the slow ones together, and the others."""
     may_start = all(other.done for other in service.steps if other is not step) and not step.unmet
-    slow, starting = [], []
-    for each in service.containers:
-        if _is_slow(each, now):
-            slow.append(each)
-        elif each.stage == "starting" or (each.stage == PRESENT and may_start):
-            starting.append(each)
+    stages = ("starting", PRESENT) if may_start else ("starting",)
+    slow = [each for each in service.containers if is_slow(each, now)]
+    starting = [each for each in service.containers if each.stage in stages and each not in slow]
     if slow:
         first = min(slow, key=lambda each: each.since)
-        text = f"{step.path} on {on_hosts(slow)} is not ready for {lasting(now - first.since)}"
+        text = f"{step.path} on {_hosts(slow)} is not ready for {lasting(now - first.since)}"
         why = first.reason or "its agent does not say why"
         if first.code == CHECK:
             why = f"{why}; {CHECK_FAILS}"
@@ -212,7 +224,7 @@ def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cau
     if starting:
         first = min(starting, key=lambda each: each.since)
         why = f": {first.reason}" if first.reason else ""
-        text = f"{step.path} on {on_hosts(starting)} has been starting for {lasting(now - first.since)}{why}"
+        text = f"{step.path} on {_hosts(starting)} has been starting for {lasting(now - first.since)}{why}"
         yield Cause("starting", text, (step.path,))
 
 
@@ -221,66 +233,38 @@ def _of_daemon(service: LiveService, step: LiveStep, now: float) -> Iterator[Cau
 
 def _of_containers(service: LiveService, found: Set[str], now: float, published: float) -> Iterator[Cause]:
     """Which containers are missing, and why; `found` are the kinds of the causes that its steps have."""
-    live = service.live
-    missing = (1 if service.is_task else service.wanted) - len(live)
-    hosts = {each.host for each in live}
+    live, missing = service.live, service.missing
+    hosts, ended = {each.host for each in live}, {each.host for each in service.ended}
     # The latest explain what is missing now; the containers of earlier ones have been replaced.
     left = {each.host: each.zxid for each in service.ended if each.host not in hosts}
     left.update({each.host: each.left for each in service.gone})
     recent = set(sorted(left, key=lambda host: -left[host])[: max(missing, 0)])
-    ended = {each.host for each in service.ended}
-    gone = [each for each in service.gone if each.host in recent - ended]
-    # Then the election names the missing hosts.
-    is_named = election_causes.WAITS in found
-    for each in ends(service):
+    for each in service.failed_starts:
         # A command that has failed has a cause of its own.
         has_failed = each.stage == "bootstrap" and found & {"failed", "failing"}
         if not has_failed and (each.host in hosts or each.host in recent):
             yield _of_end(service, each, now, published)
-    yield from _of_gone(service, [] if is_named else gone, now)
+    if ELECTION_WAITS not in found:  # Otherwise the election names the missing hosts.
+        yield from _of_gone(service, recent - ended, now)
     is_held = any(attempt.contenders for step in service.steps for attempt in step.attempts)
     # A container that holds a lock exists, although it writes what it is doing a moment later.
     missing -= is_held and not live
-    is_known = is_named or "failed" in found
+    is_known = found & {ELECTION_WAITS, "failed"}
     if missing > len(recent) and not is_known and (service.tells or not is_held):
-        yield Cause("absent", _absence(service, len(live)), (service_node(service.name),))
+        yield Cause("absent", _absence(service), (service_node(service.name),))
 
 
-def _of_gone(service: LiveService, gone: Sequence[GoneContainer], now: float) -> Iterator[Cause]:
-    """Containers that were ready and have disappeared; those with the same reason together."""
+def _of_gone(service: LiveService, hosts: Set[str], now: float) -> Iterator[Cause]:
+    """Containers on these hosts that were ready and have disappeared; those with the same reason together."""
     path = service.daemon
     for why, words in GONE.items():
-        found = [each for each in gone if each.why == why]
+        found = sorted(each for each in service.gone if each.why == why and each.host in hosts)
         if found:
-            since = max(each.since for each in found)
-            hosts = sorted(each.host for each in found)
-            text = f"{path} on {listed(hosts)}: its container is gone; {words.format(lasting(now - since))}"
+            since, names = max(each.since for each in found), few(each.host for each in found)
+            text = f"{path} on {names}: its container is gone; {words.format(lasting(now - since))}"
             at = since if why == "ended" else None  # When one was killed is unknown.
-            yield Cause("gone", f"{text}; {see(service, hosts[0])}, and start it again", (path,), at=at)
-
-
-def ends(service: LiveService) -> list[EndedStart]:
-    """The failed starts after which no other start got further, whether one is running now or not."""
-    live = service.live
-    is_complete = len(live) >= (1 if service.is_task else service.wanted)
-    found = []
-    for ended in service.ended:
-        successors = [each for each in live if each.host == ended.host]
-        # If no container is missing, the one that ended has been replaced on another host.
-        if not (any(_is_past(each, ended) for each in successors) if successors else is_complete):
-            found.append(ended)
-    return found
-
-
-def _is_past(container: Container, ended: EndedStart) -> bool:
-    """Whether a container has got past the point at which `ended` failed, to judge by its stage.
-
-    It must have reached its stage after that. A wait or a command that is repeated has a cause of its own.
-    """
-    if ended.retriable and ended.stage in ("wait", "bootstrap"):
-        return True
-    past = ("unready", "ready", DRAINING) if ended.stage == DAEMON else BEGUN
-    return container.stage in past and container.since + CLOCK_STEP >= ended.at
+            text = f"{text}; {see(service, found[0].host)}, and start it again"
+            yield Cause("gone", text, (path,), at=at)
 
 
 def _of_end(service: LiveService, ended: EndedStart, now: float, published: float) -> Cause:
@@ -288,26 +272,27 @@ def _of_end(service: LiveService, ended: EndedStart, now: float, published: floa
     text = f"{ended.command or service.name} on {ended.host} {ended.how(f' {lasting(age)} ago')}"
     if ended.times > 1:
         text = f"{text}; {ended.times} starts in a row have failed there"
+    kind = "gave up" if ended.retriable else "ended"
     successors = [each for each in service.live if each.host == ended.host]
+    is_alone = not successors and age >= NOT_REPLACED  # No launcher will start it again.
     # The problem may have been corrected; that shows when the next start goes on.
     if any(each.stage == "waiting" and now - each.since >= SLOW for each in successors):
-        return Cause("gave up", f"{text}; the next start has not reached this point yet", where, at=ended.at)
-    is_alone = not successors and age >= NOT_REPLACED  # No launcher will start it again.
-    if ended.stage == DAEMON:
+        kind, text = "gave up", f"{text}; the next start has not reached this point yet"
+    elif ended.stage == DAEMON:
         text = f"{text}; {see(service, ended.host, f'see the log of {service.name} there')}"
         if is_alone:
-            text = f"{text}, correct the cause, and start the container again"
-            return Cause("ended", text, where, at=ended.at)
+            kind, text = "ended", f"{text}, correct the cause, and start the container again"
     elif is_alone and not ended.retriable:
         is_changed = published > ended.at + CLOCK_STEP
         changed = f"the deployment was changed {lasting(now - published)} ago: start it again"
         text = f"{text}; {changed if is_changed else 'correct that, and start it again'}"
-    return Cause("gave up" if ended.retriable else "ended", text, where, at=ended.at)
+    return Cause(kind, text, where, at=ended.at)
 
 
-def _absence(service: LiveService, live: int) -> str:
-    if live:
-        return f"{live} of {service.wanted} containers of {service.name} exist: start the others"
+def _absence(service: LiveService) -> str:
+    if service.live:
+        count = f"{len(service.live)} of {service.wanted} containers of {service.name} exist"
+        return f"{count}: start the others"
     if not service.begun:
         return f"no container of {service.name} was ever started, or none has reached ZooKeeper: see its log"
     if service.is_task and not service.tells:

@@ -29,6 +29,9 @@ from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.render.context import BUILTIN, file_text
 from kolla_mesos_start.tree.znodes import Znodes
 
+Shared = list[tuple[int, str]]
+"""The zxids of the last changes of variables, with their names, sorted."""
+
 
 class _Used(NamedTuple):
     """Names of variables that the templates of a service use: those of its daemon, and of all its steps."""
@@ -41,20 +44,16 @@ class Unread:
     """Compares what the containers of one deployment have read with what is published."""
 
     def __init__(self, znodes: Znodes, given: Set[str]) -> None:
-        """`given` are variables that containers have from elsewhere than ZooKeeper.
-
-        `shared`: the last changes of the deployment's variables, with their names, sorted.
-        """
+        """`given` are variables that containers have from elsewhere than ZooKeeper."""
         self._above, self._given = f"{znodes.deployment}/{VARIABLES}", given
-        self.shared: list[tuple[int, str]] = []
+        self._shared: Shared = []
         self._used: dict[str, tuple[object, _Used]] = {}
 
-    def look(self, view: View) -> None:
-        """Note when the variables of the deployment have changed; call it before `compare`."""
+    def look(self, view: View) -> Shared:
+        """The last changes of the deployment's variables; call it before `compare`."""
         stats = ((view.stat(f"{self._above}/{name}"), name) for name in view.names(self._above))
-        shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
-        if shared != self.shared:  # Otherwise what was made with it stays.
-            self.shared = shared
+        self._shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
+        return self._shared
 
     def compare(
         self, znodes: Znodes, graph: Graph | None, containers: Sequence[Container], view: View
@@ -63,15 +62,19 @@ class Unread:
         published = view.znode(znodes.definition)
         current = published.stat.mzxid if published and published.data.strip() else 0
         changed = published.stat.mtime / 1000 if published else 0.0
-        oldest = _oldest(containers)
+        # Up to where all that have started a daemon have read.
+        begun = [each.read for each in containers if each.read is not None and each.stage in BEGUN]
         for each in containers:
             older = []
             if each.definition not in (None, current) and (graph is None or each.digest != graph.digest):
                 older.append(Older(DEFINITION, "", True, changed))
             if graph is not None:
                 if each.read is not None and each.stage in BEGUN:
-                    older += self._older_variables(znodes, graph, each, oldest or 0, view)
-                    older += _older_files(znodes, graph, each.read, view)
+                    older += self._older_variables(znodes, graph, each, min(begun), view)
+                    for name, is_followed in _file_names(graph).items():
+                        stat = view.stat(znodes.file(name))
+                        if stat and stat.mzxid > each.read:
+                            older.append(Older(FILE, name, is_followed, stat.mtime / 1000))
                 image = other_generation(graph, each, containers)
                 older += [Older(IMAGE, image, False, changed)] if image else []
             yield each._replace(older=tuple(older)) if older else each
@@ -93,19 +96,19 @@ class Unread:
 
     def _changed(self, znodes: Znodes, read: int, view: View) -> frozenset[str]:
         """The variables that have changed after a zxid, of the deployment or of the service."""
-        names = {name for _, name in self.shared[bisect_left(self.shared, (read + 1, "")) :]}
+        names = {name for _, name in self._shared[bisect_left(self._shared, (read + 1, "")) :]}
         above = f"{znodes.definition}/{VARIABLES}"
         for name in view.names(above):
             stat = view.stat(f"{above}/{name}")
             if stat and stat.mzxid > read:
                 names.add(name)
-            if _has_children(stat):
+            if stat and stat.numChildren:
                 names.update(view.names(f"{above}/{name}"))
         return frozenset(names) - self._given - BUILTIN
 
     def _used_names(self, znodes: Znodes, graph: Graph, names: frozenset[str], view: View) -> _Used:
         """Those of the names that the service's templates use. Kept, because parsing is slow."""
-        files = {path: view.znode(path) for path in _files(znodes, graph)}
+        files = {path: view.znode(path) for path in map(znodes.file, _file_names(graph))}
         if not view.wanted.isdisjoint(files):
             return _Used(frozenset(), frozenset())
         key = (graph, names, tuple(znode and znode.stat.mzxid for znode in files.values()))
@@ -130,27 +133,11 @@ def other_generation(graph: Graph, container: Container, others: Sequence[Contai
     return f"of generation {own}, another container one of generation {beside[0]}" if beside else ""
 
 
-def _older_files(znodes: Znodes, graph: Graph, read: int, view: View) -> Iterator[Older]:
+def _file_names(graph: Graph) -> dict[str, bool]:
+    """The published files that the steps of a service have, by name; whether they are its daemon's."""
     own = {file.name for file in graph.daemon.files} if graph.daemon else set()
     names = {file.name for step in graph.steps for file in step.files if file.mounted is None}
-    for name in sorted(names):
-        stat = view.stat(znodes.file(name))
-        if stat and stat.mzxid > read:
-            yield Older(FILE, name, name in own, stat.mtime / 1000)
-
-
-def _files(znodes: Znodes, graph: Graph) -> list[str]:
-    return [znodes.file(file.name) for step in graph.steps for file in step.files if file.mounted is None]
-
-
-def _has_children(stat: Any) -> bool:
-    return bool(stat and stat.numChildren)
-
-
-def _oldest(containers: Sequence[Container]) -> int | None:
-    """The zxid up to which all containers that have started a daemon have read; None if there are none."""
-    read = (each.read for each in containers if each.read is not None and each.stage in BEGUN)
-    return min(read, default=None)
+    return {name: name in own for name in sorted(names)}
 
 
 def _texts(znodes: Znodes, step: Command, files: Mapping[str, Any]) -> Iterator[Text]:

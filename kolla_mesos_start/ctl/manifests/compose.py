@@ -41,8 +41,8 @@ def _notes(model: Model) -> Iterator[str]:
 
 def project(containers: Sequence[PerHostContainer]) -> Document:
     """All of one host."""
-    found: Document = {"name": containers[0].project}
-    found["services"] = {each.name: service(each) for each in containers}
+    found: Document = {"name": containers[0].workload.project}
+    found["services"] = {each.workload.name: service(each) for each in containers}
     volumes = [mount.source for each in containers for mount in each.mounts if mount.is_volume]
     return {**found, **filled({"volumes": {name: {"name": name} for name in volumes}})}
 

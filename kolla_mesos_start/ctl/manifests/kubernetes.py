@@ -21,6 +21,7 @@ from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, SHARED, TEMPORARY, Volume
 from kolla_mesos_start.ctl.manifests.model import (
     CREDENTIAL,
+    CREDENTIAL_DIR,
     FINAL,
     READY,
     STOP,
@@ -73,12 +74,13 @@ def manifests(model: Model) -> Manifests:
 
 def notes(model: Model) -> Iterator[str]:
     """What the manifests refer to, and the operator has to create."""
-    for secret in model.secrets():
+    secrets = {(name, path) for each in model.workloads for path, name in each.secrets.items()}
+    for name, path in sorted(secrets):
         what = "its keys are variables (KOLLA_VARIABLES_DIR)"
-        if secret.is_credential:
+        if path == CREDENTIAL_DIR:
             what = f"its key {CREDENTIAL!r} has lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
-        yield f"create the Secret {secret.name}: {what}"
-    for name in model.shared():
+        yield f"create the Secret {name}: {what}"
+    for name in sorted({volume.source for each in model.workloads for volume in each.of_kind(SHARED)}):
         yield f"create the PersistentVolumeClaim {name}, which several pods can write"
     for each in model.workloads:
         for file in each.mounted:

@@ -14,24 +14,24 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMPORARY
 from kolla_mesos_start.ctl.manifests.model import (
-    CREDENTIAL,
     FILES,
     LONGEST,
-    READ,
     SECRETS,
     Manifests,
     Model,
     Workload,
     digested,
+    engine_options,
     filled,
     label,
     name_of,
-    shared_place,
+    needs,
+    on_hosts,
 )
 from kolla_mesos_start.errors import listed
 
@@ -39,7 +39,6 @@ App = dict[str, Any]
 
 # Words that Marathon's API uses after the id of an app.
 RESERVED = ("restart", "tasks", "versions")
-WIDTH = 100  # characters of a line
 CPUS, MEMORY = 0.1, 128  # where launch.yml says nothing
 OFFERED = range(31000, 32001)  # the ports that a Mesos agent offers by default
 HEALTH_CHECK = {
@@ -58,8 +57,8 @@ OTHERS = (
 def manifests(model: Model) -> Manifests:
     """One file for each app, and all in one list."""
     every = apps(model)
-    files = {f"{each.name}.json": _dumped(app) + "\n" for each, app in zip(model.workloads, every)}
-    return Manifests(files, list(notes(model)), _dumped(every) + "\n")
+    files = {f"{each.name}.json": _dumped(app) for each, app in zip(model.workloads, every)}
+    return Manifests(files, list(notes(model)), _dumped(every))
 
 
 def apps(model: Model) -> Sequence[App]:
@@ -117,17 +116,8 @@ def _is_as(wanted: Any, found: Any) -> bool:
     return bool(wanted == found)
 
 
-def _dumped(value: Any, indent: str = "") -> str:
-    """JSON for people to read: a value that fits is on one line."""
-    flat = json.dumps(value, ensure_ascii=False)
-    if len(indent + flat) <= WIDTH or not isinstance(value, (dict, list)):
-        return flat
-    inner = f"{indent}  "
-    if isinstance(value, dict):
-        items = [f"{inner}{json.dumps(name)}: {_dumped(each, inner)}" for name, each in value.items()]
-    else:
-        items = [f"{inner}{_dumped(each, inner)}" for each in value]
-    return "\n".join([flat[0], ",\n".join(items), indent + flat[-1]])
+def _dumped(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 # -- what only the operator can make --------------------------------------------------------------
@@ -135,49 +125,30 @@ def _dumped(value: Any, indent: str = "") -> str:
 
 def notes(model: Model) -> Iterator[str]:
     """What the hosts need."""
-    for secret in model.secrets():
-        what = "a file for each variable (KOLLA_VARIABLES_DIR)"
-        if secret.is_credential:
-            what = f"a file {CREDENTIAL!r} with lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
-        place = f"{SECRETS}/{secret.name} on {_hosts(secret.users)}"
-        yield f"put the secret {secret.name} into {place}: {what}, {READ}"
-    for name, users in model.shared().items():
-        place = shared_place(users[0].project, name)
-        yield f"make {place}, which all share, on {_hosts(users)}, for the users of {_named(users)} to write"
+    yield from on_hosts(
+        (host, what)
+        for each in model.workloads
+        for host in _placed(each) or ("each Mesos agent",)
+        for what in _needs(each)
+    )
     for each in model.workloads:
-        yield from _notes_of(each)
+        if each.needs_hook and "KOLLA_START_MODE" in each.env:
+            yield f"{each.service} is not drained: Marathon has no preStop; set KOLLA_START_MODE to supervise"
+        if each.of_kind(KEPT) and not each.hosts:
+            yield f"give {each.service} a `placement`: its data stay on the host where it has started first"
     ports = {port for each in model.workloads for port in each.ports if port not in OFFERED}
     if ports:
         which = ", ".join(map(str, sorted(ports)))
         yield f"have the Mesos agents offer the ports {which}: by default they offer 31000 to 32000"
-    unlimited = [each for each in model.workloads if each.settings.memory is None]
+    unlimited = listed(each.service for each in model.workloads if each.settings.memory is None)
     if unlimited:
-        yield f"without `memory` in launch.yml, {MEMORY} MiB is the limit of {_named(unlimited)}"
+        yield f"without `memory` in launch.yml, {MEMORY} MiB is the limit of {unlimited}"
 
 
-def _notes_of(workload: Workload) -> Iterator[str]:
-    kept = ", ".join(workload.data(volume.path) for volume in workload.of_kind(KEPT))
-    if kept:
-        yield f"make {kept} on {_hosts([workload])}, for the user of {workload.service} to write"
-    if workload.needs_hook and "KOLLA_START_MODE" in workload.env:
-        yield f"{workload.service} is not drained: Marathon has no preStop; set KOLLA_START_MODE to supervise"
-    if kept and not workload.hosts:
-        yield f"give {workload.service} a `placement`: its data stay on the host where it has started first"
-    for file in workload.mounted:
-        missing = ", which DIR does not have," if file.content is None else ""
-        place = f"{_files(workload, file.path)} on {_hosts([workload])}"
-        yield f"put the file {file.name} of {workload.service}{missing} at {place}"
-
-
-def _hosts(workloads: Sequence[Workload]) -> str:
-    """The hosts that they may run on."""
-    if all(each.hosts for each in workloads):
-        return listed({host for each in workloads for host in _placed(each)})
-    return "each Mesos agent"
-
-
-def _named(workloads: Iterable[Workload]) -> str:
-    return listed(each.service for each in workloads)
+def _needs(workload: Workload) -> Iterator[str]:
+    yield from needs(workload, {file.path: _files(workload, file.path) for file in workload.mounted})
+    for volume in workload.of_kind(KEPT):
+        yield f"make {workload.place(volume)}, for the user of {workload.service} to write"
 
 
 # -- one app --------------------------------------------------------------------------------------
@@ -272,12 +243,8 @@ class _Maker:
     def parameters(self) -> Iterator[App]:
         """Options of `docker run`."""
         workload = self.workload
-        if workload.settings.user is not None:
-            yield _parameter("user", str(workload.settings.user))
-        yield from self.access()
-        yield _parameter("stop-signal", f"SIG{workload.stop_signal}")  # otherwise the image's own
-        if workload.settings.read_only:
-            yield _parameter("read-only", "true")
+        for option, value in engine_options(workload):
+            yield _parameter(option, value)
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
                 yield _parameter("tmpfs", f"{volume.path}:mode=1777")
@@ -287,25 +254,6 @@ class _Maker:
             elif volume.propagation:
                 mode = f"{'ro' if volume.read_only else 'rw'},{volume.propagation}"
                 yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
-
-    def access(self) -> Iterator[App]:
-        settings = self.workload.settings
-        if settings.privileged:
-            yield _parameter("privileged", "true")
-        else:
-            yield _parameter("cap-drop", "ALL")
-            for name in settings.capabilities or ():
-                yield _parameter("cap-add", name)
-        if settings.is_confined:
-            yield _parameter("security-opt", "no-new-privileges")
-        for option in settings.security_options or ():
-            yield _parameter("security-opt", option)
-        for device in settings.devices or ():
-            yield _parameter("device", device)
-        for namespace in settings.namespaces:
-            yield _parameter("cgroupns" if namespace == "cgroup" else namespace, "host")
-        for name, limit in (settings.limits or {}).items():
-            yield _parameter("ulimit", f"{name}={limit}")
 
     def volumes(self) -> Iterator[App]:
         for volume in self.workload.volumes:

@@ -10,7 +10,7 @@ import hashlib
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -58,7 +58,6 @@ WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
 # Exit statuses after which another attempt can't help, and those that are no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
-READ = "which the containers' users can read"  # of a secret, at the end of a line
 # The end of a note about other existing files: only the operator knows where they come from.
 FOREIGN = "which is not part of this deployment: remove it if it once was"
 # Of an image's name, as all launchers take it.
@@ -135,17 +134,13 @@ class Workload(NamedTuple):
         """Its volumes of this kind."""
         return [volume for volume in self.volumes if volume.kind == kind]
 
-    def data(self, path: str) -> str:
-        """Where a host has the data that lie at `path` in the container."""
-        return f"{DATA}/{self.project}/{self.name}{path}"
-
     def place(self, volume: Volume) -> str:
         """The directory of the host that is a volume, for launchers without volumes of their own."""
         if volume.kind == SHARED:
-            return shared_place(self.project, volume.source)
+            return f"{DATA}/{self.project}/shared/{volume.source}"
         if volume.kind == NAMED:
             return f"{DATA}/{self.project}/{NAMED}/{volume.source}"
-        return volume.source or self.data(volume.path)
+        return volume.source or f"{DATA}/{self.project}/{self.name}{volume.path}"
 
     @property
     def directories(self) -> Sequence[Volume]:
@@ -190,35 +185,11 @@ class Workload(NamedTuple):
         return int(self.stop_grace + MARGIN)
 
 
-class Secret(NamedTuple):
-    """A secret that a launcher mounts, and the workloads that use it."""
-
-    name: str
-    is_credential: bool
-    users: Sequence[Workload]
-
-
 class Model(NamedTuple):
     """A whole deployment, its workloads by the names of their services."""
 
     deployment: str
     workloads: Sequence[Workload]
-
-    def secrets(self) -> Sequence[Secret]:
-        """All secrets, by name."""
-        users: dict[tuple[str, bool], list[Workload]] = {}
-        for each in self.workloads:
-            for path, name in each.secrets.items():
-                users.setdefault((name, path == CREDENTIAL_DIR), []).append(each)
-        return [Secret(*key, users[key]) for key in sorted(users)]
-
-    def shared(self) -> Mapping[str, Sequence[Workload]]:
-        """The shared volumes by name, with the workloads that use them."""
-        users: dict[str, list[Workload]] = {}
-        for each in self.workloads:
-            for name in dict.fromkeys(volume.source for volume in each.of_kind(SHARED)):
-                users.setdefault(name, []).append(each)
-        return dict(sorted(users.items()))
 
 
 class Manifests(NamedTuple):
@@ -249,9 +220,48 @@ def filled(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value not in (None, [], {})}
 
 
-def shared_place(project: str, name: str) -> str:
-    """Where each host has a shared volume."""
-    return f"{DATA}/{project}/shared/{name}"
+def engine_options(workload: Workload) -> Iterator[tuple[str, str]]:
+    """What it may do on its host: options of `docker run` and `podman run`, without --, with their values."""
+    settings = workload.settings
+    if settings.user is not None:
+        yield "user", str(settings.user)
+    if settings.privileged:
+        yield "privileged", "true"
+    else:
+        yield "cap-drop", "ALL"
+        yield from (("cap-add", name) for name in settings.capabilities or ())
+    if settings.is_confined:
+        yield "security-opt", "no-new-privileges"
+    yield from (("security-opt", option) for option in settings.security_options or ())
+    yield from (("device", device) for device in settings.devices or ())
+    for namespace in settings.namespaces:
+        yield "cgroupns" if namespace == "cgroup" else namespace, HOST
+    yield from (("ulimit", f"{name}={limit}") for name, limit in (settings.limits or {}).items())
+    yield "stop-signal", f"SIG{workload.stop_signal}"  # otherwise the image's own
+    if settings.read_only:
+        yield "read-only", "true"
+
+
+def needs(workload: Workload, files: Mapping[str, str]) -> Iterator[str]:
+    """What hosts have to have for it, if a launcher mounts their directories. `files`: where, by path."""
+    for path, name in workload.secrets.items():
+        place, what = f"{SECRETS}/{name}", "with a file for each variable (KOLLA_VARIABLES_DIR)"
+        if path == CREDENTIAL_DIR:
+            place, what = f"{place}/{CREDENTIAL}", "with lines scheme:credential (KOLLA_ZK_AUTH_FILE)"
+        yield f"make {place} {what}, which the containers' users can read"
+    for volume in workload.of_kind(SHARED):
+        yield f"mount what is shared at {workload.place(volume)}, for its users to write"
+    for file in workload.mounted:
+        missing = ", which DIR does not have," if file.content is None else ""
+        yield f"put {file.name} of {workload.service}{missing} at {files[file.path]}"
+
+
+def on_hosts(found: Iterable[tuple[str, str]]) -> Sequence[str]:
+    """Notes of what is needed, once for all hosts that need it."""
+    hosts: dict[str, dict[str, None]] = {}
+    for host, what in found:
+        hosts.setdefault(what, {})[host] = None
+    return [f"on {', '.join(on)}: {what}" for what, on in hosts.items()]
 
 
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:

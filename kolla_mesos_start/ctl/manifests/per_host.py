@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMPORARY
 from kolla_mesos_start.ctl.directory.launch import hosts_from
 from kolla_mesos_start.ctl.manifests.model import (
-    CREDENTIAL,
-    CREDENTIAL_DIR,
     FILES,
-    READ,
     SECRETS,
     Model,
     Workload,
     distinct,
     label,
-    shared_place,
+    needs,
+    on_hosts,
 )
 
 
@@ -38,18 +35,13 @@ class Mount(NamedTuple):
 class PerHostContainer(NamedTuple):
     """One container of a workload."""
 
-    name: str
     host: str
     workload: Workload
 
     @property
-    def project(self) -> str:
-        return self.workload.project
-
-    @property
     def full_name(self) -> str:
         """Its unique name on the host. The parts contain no underscore."""
-        return f"{self.project}_{self.name}"
+        return f"{self.workload.project}_{self.workload.name}"
 
     def environ(self, show_logs: str) -> Mapping[str, str]:
         """Its environment. The host is the name in launch.yml, at which others reach its ports.
@@ -62,16 +54,14 @@ class PerHostContainer(NamedTuple):
         return {**found, **self.workload.environ}
 
     @property
-    def mounts(self) -> Sequence[Mount]:
-        """All mounts except temporary directories."""
-        return [*self._volumes(), *self._files(), *self._secrets()]
+    def files(self) -> Mapping[str, str]:
+        """Where the host has the mounted files, by their paths."""
+        own = f"{FILES}/{self.workload.project}/{self.workload.name}"
+        return {file.path: f"{own}/{file.name}" for file in self.workload.mounted}
 
     @property
-    def temporary(self) -> Sequence[str]:
-        """The temporary directories: they are empty at each start."""
-        return [each.path for each in self.workload.directories if each.kind == TEMPORARY]
-
-    def _volumes(self) -> Iterator[Mount]:
+    def mounts(self) -> Iterator[Mount]:
+        """All mounts except temporary directories."""
         kept = distinct({each.path: label(each.path) for each in self.workload.of_kind(KEPT)})
         for volume in self.workload.directories:
             if volume.kind == KEPT:
@@ -80,47 +70,35 @@ class PerHostContainer(NamedTuple):
                 yield Mount(volume.source, volume.path, volume.read_only)
             elif volume.kind != TEMPORARY:
                 yield Mount(self.workload.place(volume), volume.path, volume.read_only, volume.propagation)
+        for path, place in self.files.items():
+            yield Mount(place, path, read_only=True)
+        for path, name in self.workload.secrets.items():
+            yield Mount(f"{SECRETS}/{name}", path, read_only=True)
 
-    def _files(self) -> Iterator[Mount]:
-        for file in self.workload.mounted:
-            yield Mount(f"{FILES}/{self.project}/{self.name}/{file.name}", file.path, read_only=True)
-
-    def _secrets(self) -> Iterator[Mount]:
-        for path, secret in self.workload.secrets.items():
-            yield Mount(f"{SECRETS}/{secret}", path, read_only=True)
+    @property
+    def temporary(self) -> Sequence[str]:
+        """The temporary directories: they are empty at each start."""
+        return [each.path for each in self.workload.directories if each.kind == TEMPORARY]
 
 
 def by_host(model: Model) -> Mapping[str, Sequence[PerHostContainer]]:
     """The containers of each host. Without a placement they are on node-1 and so on, as in `up`."""
     found: dict[str, list[PerHostContainer]] = {}
-    for workload in model.workloads:
+    for workload in sorted(model.workloads, key=lambda each: each.name):
         hosts = workload.hosts if workload.is_each else hosts_from(workload.hosts, workload.replicas)
         for host in hosts:
-            found.setdefault(host, []).append(PerHostContainer(workload.name, host, workload))
-    return {host: sorted(containers) for host, containers in sorted(found.items())}
+            found.setdefault(host, []).append(PerHostContainer(host, workload))
+    return dict(sorted(found.items()))
 
 
 def notes(hosts: Mapping[str, Sequence[PerHostContainer]]) -> Sequence[str]:
     """What the operator has to create, and on which hosts."""
-    where: dict[str, dict[str, None]] = {}
-    for host, containers in hosts.items():
-        for container in containers:
-            for what in _needs(container):
-                where.setdefault(what, {})[host] = None
-    return [f"on {', '.join(on)}: {what}" for what, on in where.items()]
+    every = [each for containers in hosts.values() for each in containers]
+    return on_hosts((each.host, what) for each in every for what in _needs(each))
 
 
 def _needs(container: PerHostContainer) -> Iterator[str]:
-    workload = container.workload
+    yield from needs(container.workload, container.files)
     for mount in container.mounts:
-        parent = posixpath.dirname(mount.source)
-        if mount.source == shared_place(container.project, posixpath.basename(mount.source)):
-            yield f"mount what is shared at {mount.source}, for its users to write"
-        elif mount.source.startswith(f"{FILES}/"):
-            yield f"put {posixpath.basename(mount.source)} of {workload.service} at {mount.source}"
-        elif parent == SECRETS and mount.path == CREDENTIAL_DIR:
-            yield f"make {mount.source}/{CREDENTIAL}, lines scheme:credential (KOLLA_ZK_AUTH_FILE), {READ}"
-        elif parent == SECRETS:
-            yield f"make {mount.source} with a file for each variable (KOLLA_VARIABLES_DIR), {READ}"
-        elif mount.propagation and mount.source.startswith("/run/"):  # others may be sockets
+        if mount.propagation and mount.source.startswith("/run/"):  # Others may be sockets.
             yield f"create {mount.source} at each boot, as with tmpfiles.d: no container starts without it"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from kolla_mesos_start.ctl.directory.findings import InvalidDirectory
 from kolla_mesos_start.ctl.manifests import per_host
-from kolla_mesos_start.ctl.manifests.model import FINAL, STOP, TERM, Manifests, Model, Workload
+from kolla_mesos_start.ctl.manifests.model import FINAL, STOP, TERM, Manifests, Model, engine_options
 from kolla_mesos_start.ctl.manifests.per_host import PerHostContainer
 from kolla_mesos_start.definition.strings import SIGNALS
 
@@ -21,6 +21,11 @@ PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds before a restart
 # The numbers of signals of Linux.
 NUMBERS = dict(zip((*SIGNALS, "RTMIN"), (1, 2, 3, 10, 12, 14, 15, 18, 23, 28, 29, 30, 34)))
+# The keys of a unit that are options of podman; it has none for the others.
+KEYS = {
+    **{"user": "User", "cap-drop": "DropCapability", "cap-add": "AddCapability"},
+    **{"device": "AddDevice", "ulimit": "Ulimit", "read-only": "ReadOnly"},
+}
 REMOVE = 10  # seconds that podman has to remove a container that has ended
 
 
@@ -75,11 +80,9 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     for name, value in container.environ("journalctl --unit").items():
         yield f"Environment={word(f'{name}={value}')}"
     yield from _network(container)
-    if workload.settings.user is not None:
-        yield f"User={workload.settings.user}"
-    yield from _access(workload)
+    for option, value in engine_options(workload):
+        yield f"{KEYS.get(option, f'PodmanArgs=--{option}')}={escaped(value)}"
     if workload.settings.read_only:
-        yield "ReadOnly=true"
         yield "ReadOnlyTmpfs=false"
     for mount in container.mounts:
         options = ",".join(filter(None, ["ro" if mount.read_only else "", mount.propagation]))
@@ -89,32 +92,10 @@ def _container(container: PerHostContainer) -> Iterator[str]:
         yield f"Tmpfs={escaped(path)}:U"
     yield from _health(container)
     yield f"PodmanArgs=--stop-timeout={workload.grace}"  # StopTimeout needs podman 5.0
-    yield f"PodmanArgs=--stop-signal=SIG{workload.stop_signal}"  # otherwise the image's own
     if workload.settings.memory:
         yield f"PodmanArgs=--memory={workload.settings.memory}m"
     if workload.settings.cpu:
         yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.settings.cpu)}"
-
-
-def _access(workload: Workload) -> Iterator[str]:
-    settings = workload.settings
-    if settings.is_confined:
-        yield "NoNewPrivileges=true"
-    if settings.privileged:
-        yield "PodmanArgs=--privileged"
-    else:
-        yield "DropCapability=all"
-        for capability in settings.capabilities or ():
-            yield f"AddCapability=CAP_{capability}"
-    for namespace in settings.namespaces:
-        option = "cgroupns" if namespace == "cgroup" else namespace
-        yield f"PodmanArgs=--{option}=host"
-    for name, limit in (settings.limits or {}).items():
-        yield f"Ulimit={name}={limit}"
-    for option in settings.security_options or ():
-        yield f"PodmanArgs=--security-opt={escaped(option)}"
-    for device in settings.devices or ():
-        yield f"AddDevice={escaped(device)}"
 
 
 def _network(container: PerHostContainer) -> Iterator[str]:

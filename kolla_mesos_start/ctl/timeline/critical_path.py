@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import zip_longest
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.zk.containers import PARTY
+from kolla_mesos_start.ctl.zk.containers import PARTY, PRESENT
+from kolla_mesos_start.tree.states import DONE
 
 PAGE = 100  # characters in a line
 WIDTH, LEAST = 60, 20  # characters for the whole start: at most, and at least
@@ -34,7 +35,8 @@ class Need(NamedTuple):
 class TimelineStep(NamedTuple):
     """One command or daemon. Times are seconds since the epoch; a daemon is finished when it is ready.
 
-    `again` says why these are not the times of the first start (empty if they are).
+    `again` says why these are not the times of the first start (empty if they are). `state` is `done`, or
+    what it is doing; `message` is that of the last attempt.
     """
 
     name: str  # role/command
@@ -43,6 +45,9 @@ class TimelineStep(NamedTuple):
     started: float
     finished: float
     again: str = ""
+    state: str = DONE
+    attempts: int = 1
+    message: str = ""
 
     @property
     def duration(self) -> float:
@@ -51,12 +56,16 @@ class TimelineStep(NamedTuple):
     @property
     def is_instant(self) -> bool:
         """Whether only the end is known, because a daemon always takes some time."""
-        return self.name.endswith("/daemon") and not self.duration
+        return self.is_daemon and not self.duration
 
     @property
     def container(self) -> str:
         """The name of the container that it ran in."""
         return f"{self.name.partition('/')[0]}@{self.host}"
+
+    @property
+    def is_daemon(self) -> bool:
+        return self.name.endswith("/daemon")
 
     @property
     def is_presence(self) -> bool:
@@ -67,6 +76,17 @@ class TimelineStep(NamedTuple):
     def title(self) -> str:
         """Its name for people."""
         return f"{self.name.partition('/')[0]} is present" if self.is_presence else self.name
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong; empty if nothing did."""
+        state = "not ready, and its container does not say why" if self.state == PRESENT else self.state
+        words = [state] if state != DONE else []
+        if self.attempts > 1:
+            words.append(f"{self.attempts} attempts")
+        if self.message and self.state != DONE:
+            words.append(self.message)
+        return ", ".join(words)
 
 
 class Finished:
@@ -189,7 +209,7 @@ def lanes(
             begin, end = column(step.started), column(step.finished)
             lane[begin : end + 1] = ("#" if step in path else "+") * (end + 1 - begin)
             # A daemon that is ready stays; a task ends with its last command.
-            is_ready, waits = step.name.endswith("/daemon"), following and not following.again
-            after = "=" if is_ready else "." if waits else " "
+            waits = following and not following.again
+            after = "=" if step.is_daemon else "." if waits else " "
             lane[end + 1 :] = after * (width - end - 1)
         yield container, "".join(lane).rstrip()

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kolla_mesos_start.ctl.live.reader import DeploymentReader
-from kolla_mesos_start.ctl.live.steps import hosts_of
+from kolla_mesos_start.ctl.live.reader import DeploymentReader, hosts_of
 from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.timeline.critical_path import Finished, Need, TimelineStep
-from kolla_mesos_start.ctl.timeline.report import Event, StartReport
+from kolla_mesos_start.ctl.timeline.report import StartReport
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.model import Command, Graph, Members
@@ -64,20 +63,20 @@ class _StartReader:
         }
 
     def report(self) -> StartReport:
-        """All events in their order."""
+        """All steps in their order."""
         presences, appeared = list(self._presences()), dict(self._appeared())
         again = dict(self._started_again(appeared))
         first = min(appeared.values(), default=self._now)
         commands = [
-            event for znodes, graph in self._graphs for event in self._commands(znodes, graph, again, first)
+            step for znodes, graph in self._graphs for step in self._commands(znodes, graph, again, first)
         ]
-        known = [event.step for event in (*presences, *commands)]
+        known = [*presences, *commands]
         began = min((*appeared.values(), *(step.started for step in known)), default=self._now)
-        events = [*commands, *self._daemons(known, began, appeared, again)]
-        needed = {need.name for event in events for need in event.step.needs}
-        events += [event for event in presences if event.step.name in needed]
-        events.sort(key=lambda each: (each.step.started, each.step.finished))
-        return StartReport(self._id, began, appeared, tuple(events))
+        steps = [*commands, *self._daemons(known, began, appeared, again)]
+        needed = {need.name for step in steps for need in step.needs}
+        steps += [step for step in presences if step.name in needed]
+        steps.sort(key=lambda each: (each.started, each.finished))
+        return StartReport(self._id, began, appeared, tuple(steps))
 
     def _appeared(self) -> Iterator[tuple[str, float]]:
         """When each container appeared first (seconds since the epoch)."""
@@ -104,17 +103,16 @@ class _StartReader:
                 if created and since is not None and since > created.ctime / 1000 + BEGINNING:
                     yield name, since
 
-    def _presences(self) -> Iterator[Event]:
+    def _presences(self) -> Iterator[TimelineStep]:
         """The members of each service. A member takes no time to appear, and depends on nothing."""
         for znodes, _ in self._graphs:
             for each in containers.presences(znodes, self._view):
                 if each.is_member:
-                    step = TimelineStep(f"{znodes.role}/{containers.PARTY}", each.host, (), each.at, each.at)
-                    yield Event(step, DONE, 1, "")
+                    yield TimelineStep(f"{znodes.role}/{containers.PARTY}", each.host, (), each.at, each.at)
 
     def _commands(
         self, znodes: Znodes, graph: Graph, started_again: Mapping[str, float], first: float
-    ) -> Iterator[Event]:
+    ) -> Iterator[TimelineStep]:
         """The attempts; `first` is when the first container appeared."""
         for command in graph.commands:
             for path in _details(command, znodes, hosts_of(znodes, self._view)):
@@ -134,11 +132,14 @@ class _StartReader:
                     started = finished = max(finished, first)
                 needs = self._needs(command, detail.host)
                 step = TimelineStep(command.path, detail.host, needs, started, finished)
+                step = step._replace(
+                    state=detail.state, attempts=max(1, detail.attempt), message=detail.message
+                )
                 if finished > started_again.get(step.container, finished):
                     step = step._replace(again=STARTED_AGAIN)
                 elif command.run_once and detail.attempt > 1 + command.retries:
                     step = step._replace(again=RUN_AGAIN)  # One container makes fewer attempts.
-                yield Event(step, detail.state, max(1, detail.attempt), detail.message)
+                yield step
 
     def _daemons(
         self,
@@ -146,31 +147,31 @@ class _StartReader:
         began: float,
         appeared: Mapping[str, float],
         started_again: Mapping[str, float],
-    ) -> Iterator[Event]:
+    ) -> Iterator[TimelineStep]:
         """In the order in which they became ready, because a daemon may need others."""
-        found = sorted(self._instances(), key=lambda each: each[1].step.finished)
-        done, everything = Finished(known), Finished([*known, *(event.step for _, event in found)])
-        for znodes, event in found:
-            step, ready = event.step, containers.ready_on_host(znodes, self._view)
+        found = sorted(self._instances(), key=lambda each: each[1].finished)
+        done, everything = Finished(known), Finished([*known, *(step for _, step in found)])
+        for znodes, step in found:
+            ready = containers.ready_on_host(znodes, self._view)
             if step.container in started_again:
                 step = step._replace(again=STARTED_AGAIN)
             elif containers.has_lost_children(ready):
-                step = step._replace(again=READY_AGAIN if event.state == DONE else READY_BEFORE)
+                step = step._replace(again=READY_AGAIN if step.state == DONE else READY_BEFORE)
             # Its end alone is known if it, or something that it needs, became ready again. A daemon that was
             # ready three times may have been so without a start of its container.
             if step.again == STARTED_AGAIN:
                 is_known = ready is None or ready.cversion + ready.numChildren <= 2 * 2
             else:
                 is_known = not step.again and not critical_path.needs_came_later(step, everything)
-            if event.state in BEGUN and is_known:
+            if step.state in BEGUN and is_known:
                 begun = max(
                     critical_path.earliest_start(step, done, began), appeared.get(step.container, began)
                 )
                 step = step._replace(started=min(begun, step.finished))
             done.add(step)
-            yield event._replace(step=step)
+            yield step
 
-    def _instances(self) -> Iterator[tuple[Znodes, Event]]:
+    def _instances(self) -> Iterator[tuple[Znodes, TimelineStep]]:
         """Each container of a daemon, with the znodes of its host. When the daemon started is not known
         yet."""
         for znodes, graph in self._graphs:
@@ -181,11 +182,11 @@ class _StartReader:
                 if each.ready and each.id not in ready_since:
                     continue
                 at = ready_since[each.id] if each.ready else self._now
-                step = TimelineStep(
-                    graph.daemon.path, each.host, self._needs(graph.daemon, each.host), at, at
-                )
-                state, reason = (DONE, "") if each.ready else (each.stage, each.reason)
-                yield znodes._replace(host=each.host), Event(step, state, 1, reason)
+                needs = self._needs(graph.daemon, each.host)
+                step = TimelineStep(graph.daemon.path, each.host, needs, at, at)
+                if not each.ready:
+                    step = step._replace(state=each.stage, message=each.reason)
+                yield znodes._replace(host=each.host), step
 
     def _needs(self, command: Command, host: str) -> tuple[Need, ...]:
         """What a command on `host` waits for; a daemon also for the commands of its own container."""

@@ -146,51 +146,13 @@ class LocalContainer:
 
 def processes_of(directory: Path) -> Iterator[int]:
     """The processes of the containers whose run directory is `directory`, or lies below it."""
-    # Not a shell in the directory, nor one with KOLLA_RUN_DIR for the probes: containers have both variables.
-    mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        environ = _environ(pid)
-        if b"KOLLA_STATE_DIR=" in environ and (mark + b"/" in environ or mark + b"\0" in environ):
-            yield pid
-
-
-def _environ(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return b""  # It has ended, or is another user's.
-
-
-def _left(directory: Path, containers: Sequence[LocalContainer], started: set[psutil.Process]) -> set[int]:
-    """The processes of the containers that are there.
-
-    `started` is kept for the next time: what they have started, which outlives them, and may have
-    overwritten its environment, as Nova does to have a title.
-    """
-    own = {*processes_of(directory), *(each.pid for each in containers if each.running)}
-    started |= _descendants({*own, *(each.pid for each in started)})
-    started -= {each for each in started if not _is_alive(each)}
-    return own | {each.pid for each in started}
-
-
-def _descendants(pids: Set[int]) -> set[psutil.Process]:
-    children: dict[int, list[psutil.Process]] = {}
-    for each in psutil.process_iter(["ppid"]):
-        children.setdefault(each.info["ppid"], []).append(each)
-    found: set[psutil.Process] = set()
-    parents = list(pids)
-    while parents:
-        below = children.pop(parents.pop(), [])
-        found.update(below)
-        parents += (each.pid for each in below)
-    return found
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    for each in psutil.process_iter(["environ"]):
+        # Not a shell in the directory, nor one with KOLLA_RUN_DIR for the probes: containers have both
+        # variables.
+        environ = each.info["environ"] or {}
+        run_dir = Path(environ.get("KOLLA_RUN_DIR", ""))
+        if "KOLLA_STATE_DIR" in environ and directory in (run_dir, *run_dir.parents):
+            yield each.pid
 
 
 def end_all(directory: Path, grace: float = 0.0, containers: Sequence[LocalContainer] = ()) -> None:
@@ -202,8 +164,17 @@ def end_all(directory: Path, grace: float = 0.0, containers: Sequence[LocalConta
     kill_at = time.monotonic() + grace
     signum = signal.SIGTERM if grace else signal.SIGKILL
     sent: set[tuple[int, int]] = set()
-    started: set[psutil.Process] = set()
-    while left := _left(directory, containers, started):
+    known: set[psutil.Process] = set()
+    while True:
+        left = {*processes_of(directory), *(each.pid for each in containers if each.running)}
+        # Also what they have started, which outlives them, and may have overwritten its environment, as Nova
+        # does to have a title.
+        known = {
+            each for each in known | _descendants(left | {each.pid for each in known}) if _is_alive(each)
+        }
+        left |= {each.pid for each in known}
+        if not left:
+            return
         if time.monotonic() >= kill_at + KILL_TIMEOUT:
             raise AgentError(f"processes that can't be killed: {', '.join(map(str, sorted(left)))}")
         if time.monotonic() >= kill_at:
@@ -214,3 +185,23 @@ def end_all(directory: Path, grace: float = 0.0, containers: Sequence[LocalConta
                 with suppress(ProcessLookupError):  # It has ended in the meantime.
                     os.kill(pid, signum)
         time.sleep(0.02)
+
+
+def _descendants(pids: Set[int]) -> set[psutil.Process]:
+    children: dict[int, list[psutil.Process]] = {}
+    for each in psutil.process_iter(["ppid"]):
+        children.setdefault(each.info["ppid"], []).append(each)
+    found: set[psutil.Process] = set()
+    parents = list(pids)
+    for parent in parents:
+        below = children.pop(parent, [])
+        found.update(below)
+        parents += (each.pid for each in below)
+    return found
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -119,44 +119,38 @@ class LocalDeployment:
         return contents._replace(services=services, launch=LaunchFile())
 
     def read_definitions(self, contents: Deployment) -> None:
-        """Read the graph of each container, as its agent will read it. Raises BadDefinition."""
+        """Read the graph of each container, as its agent will read it.
+
+        BadDefinition also for a file whose dest is outside of the container's directory.
+        """
+        issues: dict[str, None] = {}
         services = {service.name: service for service in contents.services}
         for container in self.containers:
-            document = load(services[container.service].definition)
-            known = self._known(contents, container)
+            service = services[container.service]
+            own = service.variables.hosts.get(container.host, {})
+            values = {**contents.variables, **service.variables.own, **own}
+            # As far as they are published.
+            variables = {**{name: value.decode() for name, value in values.items()}, **self.given}
+            known = Znodes(self.prefix, self.id, container.service, container.host), variables
+            document = load(service.definition)
             graph = build_graph(document, *known) or known_graph(document, *known)
             self._graphs[container] = graph
             on_change = graph.daemon and graph.daemon.on_change
             if on_change and on_change.kind == "restart":  # Only its parent can start it again.
                 container.environ.setdefault("KOLLA_START_MODE", "supervise")
-
-    def _known(self, contents: Deployment, container: LocalContainer) -> tuple[Znodes, dict[str, str]]:
-        """The variables for a container's templates, as far as they are published."""
-        service = next(each for each in contents.services if each.name == container.service)
-        own = service.variables.hosts.get(container.host, {})
-        values = {**contents.variables, **service.variables.own, **own}
-        found = {**{name: value.decode() for name, value in values.items()}, **self.given}
-        return Znodes(self.prefix, self.id, container.service, container.host), found
-
-    def check_files(self, contents: Deployment) -> None:
-        """Refuse files whose dest is outside of the container's directory."""
-        issues = []
-        sources = {service.name: service.source for service in contents.services}
-        for container in self.containers:
-            known = self._known(contents, container)
-            files = ((step, file) for step in self.graph(container).steps for file in step.files)
-            for command, file in files:
+            for command, file in ((step, file) for step in graph.steps for file in step.files):
                 try:
                     dest = rendered(Text("dest", file.dest), *known)
                 except CannotRender:  # The rest comes from other containers.
                     dest = file.dest.replace("{{ root }}", str(container.root))
                 if not dest.startswith(f"{container.root}/") or ".." in dest.split("/"):
-                    issues.append(
-                        f"{sources[container.service]}: {command.label}.files.{file.name}.dest: begin it with"
+                    what = (
+                        f"{service.source}: {command.label}.files.{file.name}.dest: begin it with"
                         " {{ root }}, the container's directory: here it would be a file of this machine"
                     )
+                    issues[what] = None
         if issues:
-            raise BadDefinition(list(dict.fromkeys(issues)))
+            raise BadDefinition(list(issues))
 
     def publish_contents(self, contents: Deployment) -> Counts:
         """Publish what `with_values` has made."""

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Callable, NamedTuple, Protocol
+from typing import Callable, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -56,17 +56,6 @@ def row(container: LocalContainer) -> ProgressRow:
     return ProgressRow(container.name, "finished" if status == 0 else "ended", how, since, since)
 
 
-class Display(Protocol):
-    """Shows what the containers do."""
-
-    def show(self) -> None:
-        """Show what has changed since the last time."""
-
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Meanwhile the containers start."""
-
-
 class ProgressView:
     """The rows of all containers: a line for each change, but one table on a terminal while they start."""
 
@@ -79,6 +68,7 @@ class ProgressView:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
+        """Meanwhile the containers start."""
         if not self._console.is_interactive:
             yield
             return
@@ -89,6 +79,7 @@ class ProgressView:
         self._live = None
 
     def show(self) -> None:
+        """Show what has changed since the last time."""
         known, before = set(self._rows), {each.name: each for each in self._rows}
         self._rows = [merge(before.get(each.name), each) for each in self._look()]
         if self._live:
@@ -140,11 +131,8 @@ class LogStream:
         self._ended: dict[LocalContainer, float] = {}  # the start whose end was shown
         self._width = max(len(each.name) for each in containers)
 
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        yield
-
     def show(self) -> None:
+        """Show what has changed since the last time."""
         for number, container in enumerate(self._containers):
             name = Text(f"{container.name:{self._width}} | ", COLOURS[number % len(COLOURS)])
             # Before its log is read: then its last line is there.

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Callable, TypeVar
@@ -41,7 +41,7 @@ from kolla_mesos_start.ctl.timeline.reader import HistoryReader
 from kolla_mesos_start.ctl.up.containers import AGENT, end_all
 from kolla_mesos_start.ctl.up.deployment import LocalDeployment, ports_in
 from kolla_mesos_start.ctl.up.private_zookeeper import HOST, PrivateZooKeeper, free_port
-from kolla_mesos_start.ctl.up.progress import Display, LogStream, ProgressRow, ProgressView, row
+from kolla_mesos_start.ctl.up.progress import LogStream, ProgressRow, ProgressView, row
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
@@ -100,6 +100,7 @@ class Up:
         self._loop = Loop()  # of the connection
         self._deadline = math.inf  # of the request that is awaited
         self._is_ending = False
+        self._show: Callable[[], None]
 
     def run(self, contents: Deployment, planned: Sequence[tuple[str, str]]) -> None:
         """All stages. `planned`: the service and the host of each container. Stopped for a signal."""
@@ -196,7 +197,6 @@ class Up:
         prepared = self.deployment.only_here(self.deployment.with_values(contents))
         refuse(validate(prepared, deployment_id=self.name, given=self.deployment.given))
         self.deployment.read_definitions(prepared)
-        self.deployment.check_files(prepared)
         return prepared
 
     def _start_zookeeper(self, server: PrivateZooKeeper) -> None:
@@ -222,11 +222,13 @@ class Up:
     def _await_start(self) -> None:
         deployment = self.deployment
         self._say(f"starting {counted(len(deployment.containers), 'container')} at once")
+        starting: AbstractContextManager[None] = nullcontext()
         if self.is_quiet:
             deployment.client.session.quiet = True  # The view shows the loss of the connection.
-            self.display: Display = ProgressView(self._rows, self.console)
+            view = ProgressView(self._rows, self.console)
+            self._show, starting = view.show, view.starting()
         else:
-            self.display = LogStream(deployment.containers, self.console)
+            self._show = LogStream(deployment.containers, self.console).show
         deployment.start(random.randrange(10**6))
         restarts = Restarts(self.console)
 
@@ -242,12 +244,12 @@ class Up:
             return False
 
         def settled() -> bool:
-            self.display.show()
+            self._show()
             return has_failed() or (deployment.seems_up and self._aside(lambda: deployment.is_up))
 
-        with self.display.starting():
+        with starting:
             is_settled = self._until(settled, self.timeout)
-            self.display.show()
+            self._show()
         if has_failed():
             raise Failed(self._why("the deployment did not come up"))
         if not is_settled:
@@ -316,7 +318,7 @@ class Up:
         self._say("up; Ctrl-C ends it, and so does SIGTERM; with --once it ends by itself")
         restarts = Restarts(self.console)
         while True:
-            self.display.show()
+            self._show()
             for container in self.deployment.broken:
                 if restarts.is_due(container.name, container.status):
                     container.restart()

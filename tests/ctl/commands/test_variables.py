@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.ctl.commands.variables import SET
+from kolla_mesos_start.ctl.commands.variables import ChangedVariable, set_
 from kolla_mesos_start.ctl.directory.directory import Service, Values
-from kolla_mesos_start.ctl.live.variables import ChangedVariable
 from kolla_mesos_start.tree.znodes import Znodes
 
 SERVICE = "shop/web"
@@ -60,4 +59,4 @@ def test_a_value_for_a_host_without_a_container_reaches_none(other: str) -> None
 
 def test_the_help_of_set_knows_files_that_follow() -> None:
     """As what it prints: only the rest needs a restart."""
-    assert "a daemon with `on_change` refreshes its files without a restart" in SET.description
+    assert "a daemon with `on_change` refreshes its files without a restart" in set_.description

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.ctl.live import causes, explanation
-from kolla_mesos_start.ctl.live.cause import KINDS
-from kolla_mesos_start.ctl.live.dependency_causes import TOO_FEW
-from kolla_mesos_start.ctl.live.election_causes import ELECTION_KINDS
-from kolla_mesos_start.ctl.live.model import UNKNOWN_STATUS
+from kolla_mesos_start.ctl.live.causes import TOO_FEW
+from kolla_mesos_start.ctl.live.model import KINDS, UNKNOWN_STATUS
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.tree.states import NO_TIMEOUT
 from tests.ctl.trees import (
@@ -562,6 +560,13 @@ CASES: dict[str, tuple[Any, ...]] = {
             " registrar was killed, or its host was lost; see its log, and start it again"
         ),
     ),
+    "ended after it was ready": (
+        {"db": definition(), "status/h1/db/daemon": "waiting", "status/h1/db/daemon/ready": ""},
+        (
+            "gone: db/daemon on h1: its container is gone; its daemon ended 1 min ago; see its log,"
+            " and start it again"
+        ),
+    ),
     "a cycle": (
         {
             "a": definition(commands={"x": one_time("b/y")}),
@@ -648,7 +653,7 @@ def test_causes_since_the_last_publication_come_first() -> None:
 
 def test_every_kind_has_a_case() -> None:
     assert {text.partition(":")[0] for _, *found in CASES.values() for text in found} == (
-        KINDS.keys() - ELECTION_KINDS
+        {kind for kind in KINDS if "elect" not in kind and kind != "no position"}
     )
 
 

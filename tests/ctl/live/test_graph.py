@@ -57,7 +57,7 @@ def test_a_daemon_comes_after_the_commands_of_its_service() -> None:
 
 def test_an_imported_edge_has_its_reason() -> None:
     reasons = {("db", "tasks"): "keystone.conf:12 connection", ("tasks", "web"): "the recorded order"}
-    found = graph.with_reasons(graph.of(deployment(TREE)), reasons)
+    found = graph.of(deployment(TREE), reasons)
     labels = {(edge.before, edge.after): edge.label for edge in found.edges}
     assert labels["db/daemon", "tasks/sync"] == "2, keystone.conf:12 connection"
     assert labels["tasks/fill", "web/daemon"] == "the recorded order"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kolla_mesos_start.ctl.live.metrics import families
-from kolla_mesos_start.ctl.live.metrics.families import FAMILIES, Connection, Sample
+from kolla_mesos_start.ctl.live import metrics as families
+from kolla_mesos_start.ctl.live.metrics import FAMILIES, Sample
 from kolla_mesos_start.tree.codec import PublicationMark
 from tests.ctl.live.test_election import DEFINITION, FORMED, hosts
 from tests.ctl.trees import NOW, Tree, container, definition, deployment, one_time, ready
@@ -25,7 +25,7 @@ def samples(tree: Tree) -> list[Sample]:
 
 
 def metrics(tree: Tree) -> Found:
-    found = {(each.family, each.labels): float(each.value) for each in samples(tree)}
+    found = {(family, labels): float(value) for family, labels, value in samples(tree)}
     assert len(found) == len(samples(tree)), "each series once"
     return found
 
@@ -179,8 +179,8 @@ def test_what_a_container_writes_becomes_no_label() -> None:
 
 
 def test_the_output_is_openmetrics_with_conventional_names() -> None:
-    connection = Connection("1", True, 2, 1, 10.0)
-    parts = [families.encoded(each) for each in (families.of_connection(connection), samples(WAITING))]
+    connection = families.of_connection("1", True, 2, 1, 10.0)
+    parts = [families.encoded(each) for each in (connection, samples(WAITING))]
     text = families.page(parts)
     found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     parsed = {each.name: each for each in found}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kolla_mesos_start.ctl.commands.wait import Goal
 from kolla_mesos_start.ctl.live import rollouts
-from kolla_mesos_start.ctl.live.waiting import Goal
 from tests.ctl.trees import NOW, container, definition, deployment, ready
 
 

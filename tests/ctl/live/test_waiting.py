@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.ctl.live.waiting import Goal
+from kolla_mesos_start.ctl.commands.wait import Goal
 from tests.ctl.trees import container, definition, deployment
 
 

@@ -185,16 +185,16 @@ def test_what_the_hosts_must_have_is_said(tmp_path: Path) -> None:
     """Secrets, directories, files and ports; and a limit that nobody has chosen."""
     root = site(tmp_path)
     (root / "services/db/files/key").unlink()
-    everywhere = "cmp-1, cmp-2, ctl-1, ctl-2"
+    everywhere, can_read = "cmp-1, cmp-2, ctl-1, ctl-2", "which the containers' users can read"
     assert marathon.manifests(model(root)).notes == [
-        f"put the secret passwords into /etc/kolla-secrets/passwords on {everywhere}: a file for each"
-        " variable (KOLLA_VARIABLES_DIR), which the containers' users can read",
-        f"put the secret zk into /etc/kolla-secrets/zk on {everywhere}: a file 'auth' with lines"
-        " scheme:credential (KOLLA_ZK_AUTH_FILE), which the containers' users can read",
-        "make /var/lib/kolla/site/shared/keys, which all share, on ctl-1, for the users of db to write",
-        "make /var/lib/kolla/site/db/var/lib/db on ctl-1, for the user of db to write",
-        "put the file conf of db at /etc/kolla-files/site/db/etc/files/conf.d on ctl-1",
-        "put the file key of db, which DIR does not have, at /etc/kolla-files/site/db/etc/files/k on ctl-1",
+        f"on {everywhere}: make /etc/kolla-secrets/passwords with a file for each variable"
+        f" (KOLLA_VARIABLES_DIR), {can_read}",
+        f"on {everywhere}: make /etc/kolla-secrets/zk/auth with lines scheme:credential"
+        f" (KOLLA_ZK_AUTH_FILE), {can_read}",
+        "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
+        "on ctl-1: put conf of db at /etc/kolla-files/site/db/etc/files/conf.d",
+        "on ctl-1: put key of db, which DIR does not have, at /etc/kolla-files/site/db/etc/files/k",
+        "on ctl-1: make /var/lib/kolla/site/db/var/lib/db, for the user of db to write",
         "have the Mesos agents offer the ports 8080: by default they offer 31000 to 32000",
         "without `memory` in launch.yml, 128 MiB is the limit of a/agent, a/look_up, db, make",
     ]
@@ -205,7 +205,8 @@ def test_data_that_a_container_would_lose_are_said(tmp_path: Path) -> None:
     notes = marathon.manifests(model(site(tmp_path, LAUNCH.replace("placement: control, ", "")))).notes
     assert (
         "give db a `placement`: its data stay on the host where it has started first" in notes
-        and "make /var/lib/kolla/site/db/var/lib/db on each Mesos agent, for the user of db to write" in notes
+        and "on each Mesos agent: make /var/lib/kolla/site/db/var/lib/db, for the user of db to write"
+        in notes
     )
 
 

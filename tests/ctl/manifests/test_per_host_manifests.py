@@ -57,7 +57,7 @@ def test_what_only_the_operator_can_make_is_said_with_the_hosts(tmp_path: Path) 
     found = [
         f"on {every}: make /etc/kolla-secrets/passwords with a file for each variable (KOLLA_VARIABLES_DIR),"
         f" {can_read}",
-        f"on {every}: make /etc/kolla-secrets/zk/auth, lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
+        f"on {every}: make /etc/kolla-secrets/zk/auth with lines scheme:credential (KOLLA_ZK_AUTH_FILE),"
         f" {can_read}",
         "on ctl-1: mount what is shared at /var/lib/kolla/site/shared/keys, for its users to write",
         "on ctl-1: put conf of db at /etc/kolla-files/site/db/conf",
@@ -80,16 +80,16 @@ def test_the_name_of_a_deployment_is_nobody_elses(name: str) -> None:
     assert len(found) <= 52
 
 
+PLACE, TAKEN = (
+    "expected an absolute path, and the name of a file",
+    "something else is mounted at its directory",
+)
 MOUNTED = {
-    "lines": (
-        "/a\\n[Service]\\nExecStart=/bin/false",
-        "conf",
-        "expected an absolute path, and the name of a file",
-    ),
-    "a colon": ("/etc/a:b", "conf", "expected an absolute path, and the name of a file"),
-    "a colon in its name": ("/etc/a", "a:b", "expected an absolute path, and the name of a file"),
-    "a volume": ("/var/lib/db/a", "conf", "something else is mounted at its directory"),
-    "a secret": ("/etc/kolla-variables/a", "conf", "something else is mounted at its directory"),
+    "lines": ("/a\\n[Service]\\nExecStart=/bin/false", "conf", PLACE),
+    "a colon": ("/etc/a:b", "conf", PLACE),
+    "a colon in its name": ("/etc/a", "a:b", PLACE),
+    "a volume": ("/var/lib/db/a", "conf", TAKEN),
+    "a secret": ("/etc/kolla-variables/a", "conf", TAKEN),
 }
 
 
@@ -109,56 +109,26 @@ def test_a_file_that_nothing_can_mount_is_refused(name: str, tmp_path: Path) -> 
     assert not (tmp_path / "made").exists()
 
 
+ABSOLUTE, NAME = "expected an absolute path without", "expected registry/name:tag"
+VOLUME, IMAGE, VALUE = "/run/db: temporary", "site/{{ role }}", '"$$(A){{ port }}"'
 WRONG = {
-    "a colon in a place": (
-        "/run/db: temporary",
-        "'/run/d:b': temporary",
-        "expected an absolute path without",
-    ),
-    "a colon on the host": ("/run/db: temporary", "/r: {host: '/a:b'}", "expected an absolute path without"),
-    "a line that goes on": ("/run/db: temporary", "'/r\\': temporary", "expected an absolute path without"),
-    "a path that leads up": (
-        "/run/db: temporary",
-        "/r/../db: temporary",
-        "expected an absolute path without",
-    ),
-    "a path with two names": (
-        "/run/db: temporary",
-        "/run//db: temporary",
-        "expected an absolute path without",
-    ),
+    "a colon in a place": (VOLUME, "'/run/d:b': temporary", ABSOLUTE),
+    "a colon on the host": (VOLUME, "/r: {host: '/a:b'}", ABSOLUTE),
+    "a line that goes on": (VOLUME, "'/r\\': temporary", ABSOLUTE),
+    "a path that leads up": (VOLUME, "/r/../db: temporary", ABSOLUTE),
+    "a path with two names": (VOLUME, "/run//db: temporary", ABSOLUTE),
     "a secret's place": (
-        "/run/db: temporary",
+        VOLUME,
         "/etc/kolla-zookeeper: temporary",
-        "/etc/kolla-zookeeper is where db has a secret: choose another path",
+        "is where db has a secret: choose another path",
     ),
-    "a space in an image": (
-        "site/{{ role }}",
-        "site {{ role }}",
-        "expected registry/name:tag",
-    ),
-    "a line that goes on in an image": (":{{ tag }}", r":\\", "expected registry/name:tag"),
-    "an option for an image": (
-        "site/{{ role }}",
-        "--privileged",
-        "expected registry/name:tag",
-    ),
-    "the unit of an image": (
-        "{{ tag }}",
-        "1.build",
-        "image of db: podman takes what ends in .build or .image",
-    ),
-    "a name of two lines": (
-        "env: {A:",
-        r'env: {"A\nB":',
-        "expected the name of an environment variable, of",
-    ),
-    "a NUL": ('"$$(A){{ port }}"', r""" "{{ 'a\\0' }}" """, "env: A of a/web: holds a NUL character"),
-    "a value that is too long": (
-        '"$$(A){{ port }}"',
-        "\"{{ '%131070s' % 1 }}\"",
-        "env: A of a/web: no process can be given so much: 128 KiB are the limit",
-    ),
+    "a space in an image": (IMAGE, "site {{ role }}", NAME),
+    "a line that goes on in an image": (":{{ tag }}", r":\\", NAME),
+    "an option for an image": (IMAGE, "--privileged", NAME),
+    "the unit of an image": ("{{ tag }}", "1.build", "podman takes what ends in .build or .image"),
+    "a name of two lines": ("env: {A:", r'env: {"A\nB":', "expected the name of an environment variable, of"),
+    "a NUL": (VALUE, r""" "{{ 'a\\0' }}" """, "env: A of a/web: holds a NUL character"),
+    "a value that is too long": (VALUE, "\"{{ '%131070s' % 1 }}\"", "128 KiB are the limit"),
     "too many": ("", "", "service.instances: expected a whole number, at most 99999"),
 }
 

@@ -81,23 +81,6 @@ def test_the_timeline_knows_everything_that_can_be_waited_for(pairs: LocalDeploy
         assert step.started >= critical_path.earliest_start(step, finished, pairs.started_at) - 0.002, step
 
 
-def test_values_of_this_machine_are_added_to_those_of_the_directory(
-    pairs: LocalDeployment, zk: KazooClient
-) -> None:
-    """For the host of each container alone; the directory itself stays as it is."""
-    before = sorted(pairs.source.rglob("*"))
-    assert str(pairs.publish()) == "8 created, 0 updated, 0 removed, 0 unchanged"
-    variables = f"{pairs.path}/pair/twin/variables"
-    values = {
-        name: zk.get(f"{variables}/{name}")[0].decode()
-        for name in ("one/number", "two/number", "one/root", "two/root")
-    }
-    roots = {f"{each.host}/root": str(each.root) for each in pairs.containers if each.role == "twin"}
-    assert values == {"one/number": "one", "two/number": "two", **roots}
-    assert zk.get(f"{pairs.path}/variables/twins")[0] == b"2"
-    assert sorted(pairs.source.rglob("*")) == before
-
-
 def test_a_daemon_that_is_restarted_on_a_change_is_supervised(
     pairs: LocalDeployment, zk: KazooClient
 ) -> None:
@@ -116,18 +99,3 @@ def test_a_daemon_that_is_restarted_on_a_change_is_supervised(
     zk.set(f"{pairs.path}/pair/twin/files/given", b"new")
     again = "the daemon is started again"
     eventually(lambda: all(again in each.log_end() for each in pairs.containers[:2]), "both are restarted")
-
-
-def test_a_killed_daemon_is_broken_and_ending_leaves_no_process(pairs: LocalDeployment) -> None:
-    """A container that has ended by itself is named; the others run until the end."""
-    pairs.publish()
-    pairs.start(seed=2)
-    eventually(lambda: pairs.is_up, "all are ready")
-    victim = pairs.containers[0]
-    os.kill(victim.pid, 9)
-    assert victim.wait() == -9
-    assert pairs.broken == [victim]
-    assert not pairs.is_up
-    pairs.end(grace=10.0)
-    assert pairs.processes() == []
-    assert not any(each.running for each in pairs.containers)

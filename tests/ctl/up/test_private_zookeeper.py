@@ -8,11 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
-from typing import Callable
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.ctl.up.private_zookeeper import HOST, PrivateZooKeeper, free_port
@@ -58,36 +56,6 @@ def test_it_serves_and_keeps_its_data_and_its_port(server: PrivateZooKeeper) -> 
         server.kill()
         assert server.has_ended
         assert not server.serves
-
-
-def test_others_can_neither_read_nor_write_anything(server: PrivateZooKeeper) -> None:
-    """Not even below the root, or in its files; the credential is in a file only."""
-    server.start()
-    eventually(lambda: server.serves, "it serves")
-    operator, other = operator_of(server), client_of(server)
-    server.secure(operator)
-    connection.write_together(operator, {"/kolla": b"a secret"}, frozenset())
-    attempts: list[Callable[[], object]] = [
-        lambda: other.get("/kolla"),
-        lambda: other.set("/kolla", b"evil"),
-        lambda: other.create("/kolla/evil"),
-        lambda: other.create("/evil"),
-        lambda: other.create("/zookeeper/evil"),
-        lambda: other.get_children("/"),
-    ]
-    for attempt in attempts:
-        with pytest.raises(NoAuthError):
-            attempt()
-    other.stop()
-    other.close()
-    operator.close()
-    assert server.home.stat().st_mode & 0o777 == 0o700
-    password = (server.home / "credential").read_text().rpartition(":")[2].strip()
-    assert (server.home / "credential").stat().st_mode & 0o777 == 0o600
-    assert len(password) == 32 and password not in str(server.environ)
-    server.discard()
-    assert all(b"a secret" not in file.read_bytes() for file in server.home.rglob("*") if file.is_file())
-    assert not (server.home / "credential").exists()
 
 
 def test_it_is_not_used_if_somebody_else_was_faster(server: PrivateZooKeeper) -> None:

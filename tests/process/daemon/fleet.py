@@ -46,24 +46,26 @@ def render(instance: Instance) -> Refreshed | None:
     return Refreshed(seen, "", written=written, facts=text.encode(), kind="signal", signal="HUP")
 
 
-class Process:
-    """In place of a process that renders: it ends with its report, after a while or when it is let go."""
+class InMemoryRefresher(Refresher):
+    """A refresher whose agents are no processes: they end after a while, or when they are let go."""
 
-    def __init__(self, loop: Any, environ: Any) -> None:
-        self.pid: int | None = None
+    def begin(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.report: Refreshed | None = None
         self.ends_at = math.inf
-        self.orders: list[tuple[Any, ...]] = []
+        self.notified: list[object] = []  # what each refresh was told that the daemon was notified of
 
-    def start(self, order: tuple[Any, ...], on_end: Callable[[int, Refreshed | None], object]) -> None:
-        self.orders.append(order)
-        self.pid, self.on_end = len(self.orders), on_end
-
-    def end(self, report: Refreshed | None) -> None:
-        self.pid, self.ends_at = None, math.inf
-        self.on_end(-9 if report is None else 78 if report.failure else 0, report)
-
-    def kill(self) -> None:
-        self.pid = None
+    def _render(self) -> Any:
+        self.notified.append(None if self._not_notified else dict(self._order.digests))
+        self.child, self.ends_at = object(), math.inf  # type: ignore[assignment]
+        try:
+            while self.ends_at > self.clock():
+                yield None
+        finally:
+            self.child, self.ends_at = None, math.inf
+        self._not_notified = self._not_notified or self.report is None
+        failed = 78 if self.report and self.report.failure else 0
+        return self.report, -9 if self.report is None else failed, "killed"
 
 
 class Loop:
@@ -89,13 +91,14 @@ class Instance:
     def __init__(self, fleet: Fleet, name: str, width: int | None) -> None:
         self.fleet, self.name = fleet, name
         self.session, self.loop = Session(fleet.servers), Loop()
+        self.readiness = self.report = self
+        self.reporter = self
         self.file = ""
         self.heard: list[str] = []  # what its file contained each time that the daemon was notified
         self.deaf = ""  # why the daemon can't be notified
         self.takes = SETTLE  # seconds from a notification until the daemon is ready
         self.held = False  # whether a refresh hangs in the check of its file
         self.render: Render = render
-        self.report: Refreshed | None = None
         self.facts = b""
         self._ready_at = -math.inf
         render(self)
@@ -106,9 +109,8 @@ class Instance:
         self.run_dir = fleet.place / name
         self.run_dir.mkdir(exist_ok=True)
         rollout = None if width is None else Rollout(self.session, (), znodes, name, width)  # type: ignore[arg-type]
-        args = (self.session, self.loop, order, str(self.run_dir), self, rollout)
-        self.refresher = Refresher(*args)  # type: ignore[arg-type]
-        self.process: Process = self.refresher._process  # type: ignore[assignment]
+        self.refresher = InMemoryRefresher(self, order, str(self.run_dir), rollout)  # type: ignore[arg-type]
+        self.refresher.begin(lambda: fleet.clock)
         self.session.connect()
 
     # -- the daemon, as its registrar controls it ---------------------------------------------------------
@@ -118,26 +120,26 @@ class Instance:
             self.heard.append(self.file)
         return self.deaf
 
-    def set_facts(self, facts: bytes) -> None:
+    def renew(self, facts: bytes) -> None:
         self.facts = facts
 
     def confirm(self, after: float) -> None:
         self._ready_at = max(after, self.fleet.clock + self.takes)
 
-    def confirmed(self) -> bool:
-        return self.is_ready()
-
-    def is_ready(self) -> bool:
+    @property
+    def ready(self) -> bool:
         return self.fleet.clock >= self._ready_at
+
+    confirmed = ready
 
     def _register(self) -> None:
         """Keep the ready instance, as `tree.presence` does: in the present session, while it is ready."""
         znodes, path = self.fleet.servers.znodes, f"{READY}/{self.name}"
         is_there = path in znodes and znodes[path].owner == self.session.id
-        if READY in znodes and self.session.connected and is_there != self.is_ready():
+        if READY in znodes and self.session.connected and is_there != self.ready:
             if path in znodes:
                 self.fleet.servers.remove(path)
-            if self.is_ready():
+            if self.ready:
                 self.fleet.servers.put(path, b"", self.session.id)
 
     def close(self) -> None:
@@ -165,23 +167,25 @@ class Instance:
     @property
     def refreshes(self) -> int:
         """How many have begun."""
-        return len(self.process.orders)
+        return len(self.refresher.notified)
 
     @property
     def is_rendering(self) -> bool:
-        return self.process.pid is not None
+        return self.refresher.child is not None
 
     @property
     def deadline(self) -> float:
         self._time_process()
         daemon = self._ready_at if self._ready_at > self.fleet.clock else math.inf
         timers = [when for when, _ in self.loop.timers]
-        return min(self.refresher.deadline, self.process.ends_at, daemon, *timers, math.inf)
+        return min(self.refresher.deadline, self.refresher.ends_at, daemon, *timers, math.inf)
 
     def _time_process(self) -> None:
-        if self.is_rendering and self.process.ends_at == math.inf and not self.held:
-            self.process.ends_at = self.fleet.clock + RENDERING
-            self.report = self.render(self)  # It reads at its beginning; what changes later is not in it.
+        if self.is_rendering and self.refresher.ends_at == math.inf and not self.held:
+            self.refresher.ends_at = self.fleet.clock + RENDERING
+            self.refresher.report = self.render(
+                self
+            )  # It reads at its beginning; what changes later is not in it.
 
     def run(self) -> bool:
         """Handle what is due; returns whether anything was."""
@@ -191,9 +195,7 @@ class Instance:
         ready = select.select(list(self.loop.readers), [], [], 0)[0]
         for handler in [handler for _, handler in due] + [self.loop.readers[fd] for fd in ready]:
             handler()
-        ends = self.is_rendering and self.process.ends_at <= self.fleet.clock
-        if ends:
-            self.process.end(self.report)
+        ends = self.is_rendering and self.refresher.ends_at <= self.fleet.clock
         self.refresher.run(False)
         self._register()
         return bool(due or ready or ends)
@@ -254,7 +256,6 @@ class Fleet:
 @pytest.fixture
 def fleet(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     fleet = Fleet(tmp_path_factory.mktemp("f"))
-    monkeypatch.setattr(module, "RefreshProcess", Process)
     monkeypatch.setattr(module, "now", lambda: fleet.clock)
     yield fleet
     for instance in fleet.instances:

@@ -212,7 +212,7 @@ def test_a_notification_that_failed_is_repeated_at_the_next_refresh(fleet: Fleet
     asking = web.ask()
     fleet.settle(3)
     assert answer(asking) == "0 refreshed; the daemon was notified, and is ready"
-    assert [order[2] for order in web.process.orders] == [{}, None]
+    assert web.refresher.notified == [{}, None]
     assert web.heard == ["new"]
 
 

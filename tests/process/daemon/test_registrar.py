@@ -31,7 +31,7 @@ def test_a_daemon_that_is_not_ready_for_long_is_logged(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:
     """After 10 s, then every 30 s, with the last result of the check, until it is ready."""
-    reporter.show(False, "")
+    reporter.show("unready", "")
     logged = []
     for _ in range(4):
         clock[0] = reporter.deadline - 0.1
@@ -40,14 +40,14 @@ def test_a_daemon_that_is_not_ready_for_long_is_logged(
         clock[0] += 0.1
         reporter.run(False)
         logged += log_lines()[before:]
-        reporter.show(False, "exit status 69")
+        reporter.show("unready", "exit status 69")
     assert [line.message for line in logged] == [
         "the daemon is not ready for 10 s: its first check has not ended",
         "the daemon is not ready for 40 s: exit status 69",
         "the daemon is not ready for 70 s: exit status 69",
         "the daemon is not ready for 100 s: exit status 69",
     ]
-    reporter.show(True, "")
+    reporter.show("ready", "")
     assert reporter.deadline == math.inf
 
 
@@ -56,8 +56,8 @@ def test_a_requested_stop_is_not_a_warning(
     reporter: StatusReporter, log_lines: LogLines, stopped: bool, level: str
 ) -> None:
     """A warning asks for action."""
-    reporter.show(True, "")
-    reporter.show(False, "it is being stopped", stopped)
+    reporter.show("ready", "")
+    reporter.show("unready", "it is being stopped", stopped=stopped)
     assert log_lines()[-1].level == level
 
 
@@ -65,9 +65,9 @@ def test_a_daemon_that_is_no_longer_ready_is_logged(
     reporter: StatusReporter, clock: list[float], log_lines: LogLines
 ) -> None:
     """At once, and then again from that instant."""
-    reporter.show(True, "")
+    reporter.show("ready", "")
     clock[0] += 500
-    reporter.show(False, "HTTP status 503")
+    reporter.show("unready", "HTTP status 503")
     clock[0] += 10
     reporter.run(False)
     assert [line.message for line in log_lines()] == [

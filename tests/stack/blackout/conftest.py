@@ -13,7 +13,7 @@ import pytest
 
 from drills.blackout.members import PACKAGES
 from tests import CHECKOUT
-from tests.stack.examples.openstack import install_packages
+from tests.examples.openstack import install_packages
 from tests.support.arrangement import say
 
 

@@ -15,8 +15,8 @@ import yaml
 
 from kolla_mesos_start.ctl.directory.secret_values import MAKERS
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
-from tests.stack.examples.keystone import Users
-from tests.stack.examples.openstack import WHOLE
+from tests.examples.keystone import Users
+from tests.examples.openstack import WHOLE
 
 FIRST_SERVER = WHOLE / "demo" / "first_server"
 SERVER = "openstack/demo/first_server"

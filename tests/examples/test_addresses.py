@@ -16,7 +16,7 @@ from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, Dependency, Members
 from kolla_mesos_start.tree.znodes import Znodes
 from tests import EXAMPLES
-from tests.stack.examples.openstack import WHOLE
+from tests.examples.openstack import WHOLE
 
 LISTED = re.compile(r"list_ips_by_service\(['\"]([^'\"]+)")
 # What only other services' copies of the file list.

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Union
+from typing import Union
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
-from kolla_mesos_start.ctl.live.service_causes import ends
 from kolla_mesos_start.ctl.zk.containers import DRAINING, PRESENT, Container
 from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
@@ -140,77 +139,42 @@ FAMILIES: Mapping[str, tuple[Kind, Sequence[str], str]] = {
 }
 
 
-class Connection(NamedTuple):
-    """The tool's own connection. `timeout` is that of the session, in seconds."""
-
-    version: str
-    is_current: bool
-    connections: int
-    sessions: int
-    timeout: float
+Sample = tuple[str, tuple[str, ...], float]
+"""A family, the values of its labels in the order of the table, and the value."""
 
 
-class Sample(NamedTuple):
-    """One value of a family; `labels` in the order of the table."""
-
-    family: str
-    labels: tuple[str, ...]
-    value: float
-
-
-def of_connection(connection: Connection) -> Iterator[Sample]:
-    """What is served even while ZooKeeper is not connected."""
-    yield Sample("build", (connection.version,), 1)
-    yield Sample("zookeeper_connected", (), connection.is_current)
-    yield Sample("zookeeper_connections", (), connection.connections)
-    yield Sample("zookeeper_sessions", (), connection.sessions)
-    yield Sample("zookeeper_session_timeout_seconds", (), connection.timeout)
+def of_connection(
+    version: str, is_current: bool, connections: int, sessions: int, timeout: float
+) -> Iterator[Sample]:
+    """What is served even while ZooKeeper is not connected; about this tool's own connection."""
+    yield "build", (version,), 1
+    yield "zookeeper_connected", (), is_current
+    yield "zookeeper_connections", (), connections
+    yield "zookeeper_sessions", (), sessions
+    yield "zookeeper_session_timeout_seconds", (), timeout
 
 
 def of_deployment(deployment: LiveDeployment, denied: int, read: float) -> Iterator[Sample]:
     """What is served about a deployment besides its services. `denied`: unreadable znodes; `read`: when it
     was read (seconds since the epoch)."""
     publication = deployment.publication
-    is_open = publication.mark is not None
-    yield Sample("read_timestamp_seconds", (), read)
-    yield Sample("unreadable_znodes", (), denied)
-    yield Sample("publication_unfinished", (), is_open and not publication.is_running)
-    yield Sample("publication_running", (), publication.is_running)
-    yield Sample("published_timestamp_seconds", (), deployment.published)
+    yield "read_timestamp_seconds", (), read
+    yield "unreadable_znodes", (), denied
+    yield "publication_unfinished", (), publication.mark is not None and not publication.is_running
+    yield "publication_running", (), publication.is_running
+    yield "published_timestamp_seconds", (), deployment.published
 
 
 def of_service(service: LiveService) -> list[Sample]:
     """What is served about one service; of one whose definition can't be read, only what others may see."""
-    found = [Sample(family, (service.name, *labels), value) for family, labels, value in _of_service(service)]
-    return found
+    found = [*_of_containers(service)]
+    if not service.definition_denied:
+        found += [*_of_definition(service), *_of_commands(service), *_of_election(service)]
+    samples = [("service_readable", (), not service.denied), *found]
+    return [(family, (service.name, *labels), value) for family, labels, value in samples]
 
 
-def _of_service(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    yield "service_readable", (), not service.denied
-    yield from _of_containers(service)
-    if service.definition_denied:
-        return
-    yield "service_valid", (), service.graph is not None and not service.role_taken
-    yield "service_up", (), service.is_up
-    yield "service_instances_wanted", (), service.wanted
-    yield "service_instances_ready", (), service.ready
-    yield "containers_stale", (), sum(bool(each.older) for each in service.containers)
-    yield "containers_restart_needed", (), sum(each.needs_restart for each in service.containers)
-    yield "refreshes_pending", (), sum(each.is_refreshing for each in service.containers)
-    yield "refreshes_failed", (), sum(each.keeps_old_files for each in service.containers)
-    gone = Counter(each.why for each in service.gone) if not service.is_up else Counter[str]()
-    for why, count in gone.items():
-        yield "containers_gone", (why,), count
-    for ended in ends(service):
-        yield "start_failure_timestamp_seconds", (ended.host,), ended.at
-    yield from _of_commands(service)
-    yield from _of_election(service)
-
-
-# -- containers ---------------------------------------------------------------------------------------------
-
-
-def _of_containers(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_containers(service: LiveService) -> Iterator[Sample]:
     for state, count in Counter(map(_state, service.containers)).items():
         yield "containers", (state,), count
     oldest: dict[tuple[str, tuple[str, ...]], float] = {}
@@ -219,7 +183,7 @@ def _of_containers(service: LiveService) -> Iterator[tuple[str, tuple[str, ...],
     yield from ((family, labels, since) for (family, labels), since in oldest.items())
 
 
-def _durations(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _durations(service: LiveService) -> Iterator[Sample]:
     commands = {step.path for step in service.steps}
     for each in service.containers:
         if each.stage in SETTLED:
@@ -228,7 +192,9 @@ def _durations(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], flo
         command = each.command if each.command in commands else ""
         yield "container_state_timestamp_seconds", (host, _state(each), command), each.since
         if each.stage == "waiting":
-            for dependency in _dependencies(service, command) or [""]:
+            # Without a command, what all commands that are not done wait for.
+            steps = [step for step in service.steps if (step.path == command if command else not step.done)]
+            for dependency in sorted({unmet.what for step in steps for unmet in step.unmet}) or [""]:
                 yield "container_waiting_timestamp_seconds", (host, command, dependency), each.since
 
 
@@ -236,16 +202,22 @@ def _state(container: Container) -> str:
     return container.stage if container.stage in STATES else OTHER
 
 
-def _dependencies(service: LiveService, command: str) -> list[str]:
-    """What a command waits for; without one, what all commands that are not done wait for."""
-    steps = [step for step in service.steps if (step.path == command if command else not step.done)]
-    return sorted({unmet.what for step in steps for unmet in step.unmet})
+def _of_definition(service: LiveService) -> Iterator[Sample]:
+    yield "service_valid", (), service.graph is not None and not service.role_taken
+    yield "service_up", (), service.is_up
+    yield "service_instances_wanted", (), service.wanted
+    yield "service_instances_ready", (), service.ready
+    yield "containers_stale", (), sum(bool(each.older) for each in service.containers)
+    yield "containers_restart_needed", (), sum(each.needs_restart for each in service.containers)
+    yield "refreshes_pending", (), sum(each.is_refreshing for each in service.containers)
+    yield "refreshes_failed", (), sum(each.keeps_old_files for each in service.containers)
+    for why, count in Counter(each.why for each in service.gone if not service.is_up).items():
+        yield "containers_gone", (why,), count
+    for ended in service.failed_starts:
+        yield "start_failure_timestamp_seconds", (ended.host,), ended.at
 
 
-# -- commands and elections ---------------------------------------------------------------------------------
-
-
-def _of_commands(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_commands(service: LiveService) -> Iterator[Sample]:
     for step in service.steps:
         if not step.command.run_once:
             continue
@@ -262,7 +234,7 @@ def _of_commands(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], f
                 yield "command_last_failure_timestamp_seconds", labels, detail.finished or attempt.since
 
 
-def _of_election(service: LiveService) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_election(service: LiveService) -> Iterator[Sample]:
     found = service.election
     if found is None:
         return

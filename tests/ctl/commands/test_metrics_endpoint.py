@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from kolla_mesos_start.ctl.live.metrics import endpoint
-from kolla_mesos_start.ctl.live.metrics.endpoint import Server, address
+from kolla_mesos_start.ctl.commands import metrics
+from kolla_mesos_start.ctl.commands.metrics import Server, address
 from kolla_mesos_start.errors import BadUsage, CannotWrite
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST, free_port
@@ -53,7 +53,7 @@ def test_an_address_of_another_machine_is_an_error(host: str, why: str) -> None:
 
 def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a few hundred of them would use up all descriptors, and the connection to ZooKeeper's."""
-    monkeypatch.setattr(endpoint, "REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.5)
     port = free_port()
     with Server(HOST, port) as server:
         server.serve(lambda: b"")

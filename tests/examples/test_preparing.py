@@ -10,8 +10,8 @@ import pytest
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.errors import BadUsage
-from tests.stack.examples import openstack, quickstart
-from tests.stack.examples.keystone import API
+from tests.examples import openstack, quickstart
+from tests.examples.keystone import API
 
 
 def test_packages_that_can_not_be_installed_name_the_index() -> None:

@@ -20,8 +20,8 @@ import yaml
 from kolla_mesos_start.ctl.up.private_zookeeper import free_port
 from kolla_mesos_start.ctl.up.up import STOP_SIGNALS
 from kolla_mesos_start.errors import AgentError, BadUsage
-from tests.stack.examples import openstack, whole
-from tests.stack.examples.keystone import API, HOSTS, MARIADB, Secrets, Users, url, values
+from tests.examples import openstack, whole
+from tests.examples.keystone import API, HOSTS, MARIADB, Secrets, Users, url, values
 
 Stage = Callable[[], object]
 DIRECTORIES = {"{{ root }}/var/lib/mysql": "mysql", "{{ root }}/run/mysqld": "mysqld"}

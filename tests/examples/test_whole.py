@@ -11,7 +11,7 @@ from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.up.deployment import plan
 from kolla_mesos_start.ctl.validate.rules import validate
 from tests import CHECKOUT
-from tests.stack.examples import whole
+from tests.examples import whole
 
 ON_EACH = ("infra/mariadb", "infra/rabbitmq", "infra/memcached", "infra/haproxy", "openstack/nova/nova-api")
 

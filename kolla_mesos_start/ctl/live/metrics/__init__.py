@@ -1,1 +1,0 @@
-"""A running deployment for Prometheus: its metrics, and the endpoint that serves them."""
