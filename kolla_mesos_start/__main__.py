@@ -36,8 +36,6 @@ that runs is healthy while its check fails: its database may be down. This
 command does not connect to ZooKeeper. It reads files in KOLLA_RUN_DIR, so run
 it in the container.
 """
-
-
 REFRESH = """\
 Render the files of this container's daemon again, replace those that have
 changed, and notify the daemon as its `on_change` says. Does not wait for
@@ -98,11 +96,12 @@ def _fill_standard_descriptors() -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[str, bool]:
-    import argparse
+    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+    from functools import partial
 
     from kolla_mesos_start import __version__
 
-    class Parser(argparse.ArgumentParser):
+    class Parser(ArgumentParser):
         def error(self, message: str) -> NoReturn:
             from kolla_mesos_start import agent
 
@@ -113,42 +112,31 @@ def _parse(arguments: list[str]) -> tuple[str, bool]:
         prog="kolla_mesos_start",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kolla_mesos_start {__version__}")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", parser_class=Parser)
-    commands.add_parser("run", help="start the container (the entrypoint; the default)")
-    check = commands.add_parser(
-        "check",
-        help="print which files a start would change; write nothing",
-        description=CHECK,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    add = partial(commands.add_parser, formatter_class=RawDescriptionHelpFormatter)
+    add("run", help="start the container (the entrypoint; the default)")
+    check = add("check", help="print which files a start would change; write nothing", description=CHECK)
     check.add_argument(
         "--show", action="store_true", help="print the content of the files too, with all secrets"
     )
-    commands.add_parser(
-        "refresh",
-        help="render the files of the running daemon again, now",
-        description=REFRESH,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    stop = commands.add_parser(
+    add("refresh", help="render the files of the running daemon again, now", description=REFRESH)
+    stop = add(
         "stop",
         help="drain and stop the running daemon",
         description=STOP,
         epilog="example, as a preStop hook:\n  kolla_mesos_start stop --no-term",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     stop.add_argument(
         "--no-term", action="store_true", help="do not send SIGTERM: the launcher does so afterwards"
     )
-    health = commands.add_parser(
+    health = add(
         "health",
         help="exit 0 if this container is healthy (for probes)",
         description=HEALTH,
         epilog="example, as a readiness probe:\n  kolla_mesos_start health --ready",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = health.add_mutually_exclusive_group()
     which.add_argument(

@@ -37,15 +37,14 @@ from kolla_mesos_start.report import Report, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
-    from kolla_mesos_start.definition.model import Dependency, Graph
+    from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.election.candidacy import Candidacy, Result
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
-    from kolla_mesos_start.render.published_generation import Generation
     from kolla_mesos_start.settings import Settings
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.published import Published
@@ -72,6 +71,11 @@ def refresh(order: int, report: int) -> NoReturn:
     _run_to_exit(lambda agent: agent.refresh(order, report))
 
 
+def refuse(usage: str) -> NoReturn:
+    """Exit because of unknown arguments; the last log line is written as for any other failure."""
+    _run_to_exit(lambda agent: agent.refuse(usage))
+
+
 def _run_to_exit(work: Callable[[Agent], int]) -> NoReturn:
     agent = Agent()
     try:
@@ -84,18 +88,6 @@ def _run_to_exit(work: Callable[[Agent], int]) -> NoReturn:
         for line in where(defect):
             log.error("%s", line)
         status = agent.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
-    _exit(status)
-
-
-def refuse(usage: str) -> NoReturn:
-    """Exit because of unknown arguments; the last log line is written as for any other failure."""
-    agent = Agent()
-    agent.stage = "usage"
-    agent.configure_log()
-    _exit(agent.end(BadUsage(usage)))
-
-
-def _exit(status: int) -> NoReturn:
     # A closed pipe must not change the status.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -106,13 +98,15 @@ def _exit(status: int) -> NoReturn:
 class Agent:
     """One start of one container.
 
-    `stage` and `command`: what it is doing. `client` is None until it begins to connect, `bootstrap` until
-    commands may run. The attributes without a value belong to the stages: each is set by the first one that
-    knows it.
+    `stage` and `command`: what it is doing. `bootstrap` is None until commands may run. The attributes
+    without a value belong to the stages: each is set by the first one that knows it.
     """
 
     settings: Settings
+    report: Report
+    client: Client
     preparer: Preparer
+    ended: FailureRecord
     tree: StatusTree
 
     def __init__(self) -> None:
@@ -120,11 +114,8 @@ class Agent:
         self.command: str | None = None
         self.termination_log: str | None = None
         self.loop = Loop()
-        self.report: Report | None = None
-        self.client: Client | None = None
         self.bootstrap: Bootstrap | None = None
         self.registration: Registration | None = None
-        self.ended: FailureRecord | None = None
         self.begins_again = False
         self._stop_signals: set[int] = set()
 
@@ -133,59 +124,53 @@ class Agent:
         self._read_environment()
         self._warn_of_world_readable()
         self.report = Report(StateFile.take(self.settings.run_dir))
-        self._connect()
+        self._connect(lambda why: self.report.write("waiting", why))
 
         from kolla_mesos_start.tree.published import Changed
 
         while True:
             try:
-                return self._run_graph(self.report)
+                return self._run_graph()
             except Changed as changed:
                 log.warning("%s: beginning again from it", changed)
                 self._end_guard()
                 self.bootstrap, self.command, self.begins_again = None, None, True
 
-    def _run_graph(self, report: Report) -> int:
+    def _run_graph(self) -> int:
         """Run the stages from `read` on, for the definition that is published now."""
-        self._read(report)
-        self._register(report)
+        self._read()
+        self._register()
 
         from kolla_mesos_start.wait.waiting import Waiting
 
         self._reach("wait")
         settings, preparer = self.settings, self.preparer
-        published = partial(_published_generation, preparer)
-        waiting = Waiting(self.tree, report, settings.wait_timeout, settings.generation, published)
-        candidacy = self._candidacy(report)
+        published = preparer.published_generation
+        waiting = Waiting(self.tree, self.report, settings.wait_timeout, settings.generation, published)
+        candidacy, result = self._candidacy(), None
         preparer.election = None
-        result: Result | None = None
         for runnable in waiting:
-            if candidacy and runnable.command.is_daemon:
-                self._check_generation(report)
-                self.stage, self.command = "election", runnable.command.path
+            command = runnable.command
+            if candidacy and command.is_daemon:
+                self._check_generation()
+                self.stage, self.command = "election", command.path
                 result = candidacy.elect()
                 preparer.election = result.values
             try:
-                prepared = self._when_addressed(partial(self._render, runnable, report), report, runnable)
+                prepared = self._when_addressed(partial(self._render, runnable), runnable)
             except (BadDefinition, CannotRender):
-                _raise_if_changed(self.tree)
+                self._raise_if_changed()
                 raise
-            report.renew(self._facts(prepared))
-            if runnable.command.is_daemon:
-                self._check_generation(report)
-                self._become_daemon(prepared, report, candidacy, result)
-            elif candidacy and runnable.command.path == candidacy.position_command:
-                self._reach("bootstrap", runnable.command.path)
-                candidacy.read_position(prepared)
-                waiting.passed(runnable.command)
-                self._reach("passed", runnable.command.path)
-            elif self._run_command(prepared, runnable, report):
-                waiting.passed(runnable.command)
-                self._reach("passed", runnable.command.path)
-                if candidacy:
-                    candidacy.forget_position()
+            self.report.renew(self._facts(prepared))
+            if command.is_daemon:
+                self._check_generation()
+                self._become_daemon(prepared, candidacy, result)
+            self._reach("bootstrap", command.path)
+            if self._run_command(prepared, runnable, candidacy):
+                waiting.passed(command)
+                self._reach("passed", command.path)
             self.stage, self.command = "wait", None
-        return self._finish(report)
+        return self._finish()
 
     def check(self, show: bool) -> int:
         """Print what a start would do to this container's files. Writes nothing. 1: a file would change."""
@@ -231,16 +216,22 @@ class Agent:
             self.stage = "refresh"
             write(refresh(self.preparer, self.settings, listed, started, notified, wanted))
         except AgentError as error:
-            write(Refreshed(self.client.seen if self.client else {}, error.reason))
+            write(Refreshed(self.client.seen if hasattr(self, "client") else {}, error.reason))
             raise
         finally:
             self.termination_log = None  # It is only for the end of the container.
         self.close()
         return 0
 
+    def refuse(self, usage: str) -> NoReturn:
+        """End because of unknown arguments."""
+        self.stage = "usage"
+        self._configure_log()
+        raise BadUsage(usage)
+
     # -- the stages -----------------------------------------------------------------------------
 
-    def configure_log(self) -> None:
+    def _configure_log(self) -> None:
         """Set up the log so that errors in the environment can be reported."""
         logs.configure("info", json_lines=os.environ.get("KOLLA_LOG_FORMAT") == "json")
         self.termination_log = environment.termination_log(os.environ)
@@ -251,7 +242,7 @@ class Agent:
         # Process 1 and the parent of a dead guard get orphans.
         self.loop.on_signal(signal.SIGCHLD, lambda signum: reap())
         self.loop.call_at(now() + COLLECT_GARBAGE_AFTER, _collect_garbage_again)
-        self.configure_log()
+        self._configure_log()
         settings = self.settings = environment.parse(os.environ)
         self._on_stop_signals([settings.stop_signal], self._on_stop)
         logs.configure(settings.loglevel, settings.json_logs)
@@ -259,8 +250,22 @@ class Agent:
             log.warning("%s", unknown)
         self.termination_log = settings.termination_log
 
-    def _connect(self) -> None:
-        """Connect to ZooKeeper, and report why that fails. Meanwhile the next stages are imported."""
+    def _warn_of_world_readable(self) -> None:
+        if self.settings.has_identity:
+            from kolla_mesos_start.files.permissions import world_readable
+
+            for variable, path, mode in world_readable(os.environ):
+                log.warning(
+                    "%s: every user in this container can read %s (mode %04o), and then do in ZooKeeper what"
+                    " this service may: make it 0440 or 0400 (in Kubernetes by the Secret's defaultMode, and"
+                    " fsGroup for the agent's user; in podman by the secret's mode and uid)",
+                    variable,
+                    path,
+                    mode,
+                )
+
+    def _connect(self, tell: Callable[[str], object] = lambda why: None) -> None:
+        """Connect to ZooKeeper, and `tell` why that fails. Meanwhile the next stages are imported."""
         from kolla_mesos_start.zookeeper.client import Client
 
         self.stage, settings = "connect", self.settings
@@ -279,28 +284,20 @@ class Agent:
 
         znodes = Znodes(settings.prefix, settings.deployment_id, settings.service_name, settings.host)
         self.preparer = Preparer(settings, Published(client, znodes), cache(partial(_host_facts, settings)))
+        what = f"for a connection to ZooKeeper at {settings.hosts}"
+        client.connect(settings.connect_timeout, lambda cause: tell(f"{what}: {cause}"))
 
-        def tell(cause: str) -> None:
-            if self.report:
-                what = f"for a connection to ZooKeeper at {settings.hosts}: {cause}"
-                self.report.write("waiting", what)
-
-        client.connect(settings.connect_timeout, tell)
-
-    def _read(self, report: Report) -> None:
+    def _read(self) -> None:
         """Wait until the definition is published, and read it as a graph of commands."""
         from kolla_mesos_start.tree.status import FailureRecord, StatusTree
 
         self.stage, settings = "read", self.settings
         published = self.preparer.published
-        definition = published.await_definition(report, settings.wait_timeout)
+        definition = published.await_definition(self.report, settings.wait_timeout)
         self._use_recorded_acl(published)
         self.ended = FailureRecord(published.client, published.znodes, settings.logs)
         graph, stamps = self.preparer.read_graph(definition)
-        if settings.host_is_pod:
-            _warn_of_pod(graph.local_dependencies)
-        if settings.generation is None:
-            _warn_of_generations(graph)
+        _warn_of_what_is_not_set(settings, graph)
         if graph.daemon and graph.daemon.on_change:
             from kolla_mesos_start.daemon.refresh import refuse_restart
 
@@ -316,7 +313,7 @@ class Agent:
                 acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
                 published.client.create_with(acl)
 
-    def _register(self, report: Report) -> None:
+    def _register(self) -> None:
         """Claim the role, and register this container."""
         self.stage, tree = "register", self.tree
         tree.start(meanwhile=lambda: _import_what_follows(tree.graph))
@@ -324,23 +321,22 @@ class Agent:
             from kolla_mesos_start.commands.bootstrap import Bootstrap
 
             self.bootstrap = Bootstrap(tree)
-            self.bootstrap.start_guard()  # It starts while we wait.
+            self.bootstrap.guard.start()  # It starts while we wait.
         from kolla_mesos_start.daemon.identity import register
 
         before = self.registration
-        work = partial(register, self.settings, tree, self.preparer.facts, report)
-        self.registration = self._when_addressed(work, report)
+        work = partial(register, self.settings, tree, self.preparer.facts, self.report)
+        self.registration = self._when_addressed(work)
         if self.registration is None:
             for path, _ in before.presence if before else ():
                 tree.client.ephemerals.discard(path)  # The previous definition had a daemon.
 
-    def _when_addressed(self, work: Callable[[], T], report: Report, runnable: Runnable | None = None) -> T:
+    def _when_addressed(self, work: Callable[[], T], runnable: Runnable | None = None) -> T:
         """The result of `work`, once the addresses that it needs exist."""
 
         def tell(why: str) -> None:
-            report.write("waiting", f"for an address: {why}", runnable.command.path if runnable else "")
+            self.report.write("waiting", f"for an address: {why}", runnable.command.path if runnable else "")
             if runnable and runnable.contender:
-                assert self.client is not None
                 self.client.ephemerals.discard(runnable.contender)  # Another container may run it.
 
         def check() -> None:
@@ -353,55 +349,66 @@ class Agent:
             from kolla_mesos_start.host.network import when_addressed  # Most hosts are ready before.
         return when_addressed(work, self.loop, self.settings.wait_timeout, tell, check)
 
-    def _render(self, runnable: Runnable, report: Report) -> Prepared:
+    def _render(self, runnable: Runnable) -> Prepared:
         """Render the command, and write its files unless COPY_ONCE is set and an earlier start wrote them."""
         command, settings, preparer = runnable.command, self.settings, self.preparer
         self.stage, self.command = "render", command.path
-        if not command.files:
-            return preparer.prepare(command)
+        if not settings.copy_once or not command.files:
+            prepared = preparer.prepare(command)
+            self._place(prepared)
+            return prepared
         from kolla_mesos_start.files.copy_once import CopyOnce
 
-        copied = CopyOnce(settings.state_dir) if settings.copy_once else None
+        copied = CopyOnce(settings.state_dir, command.path)
         # If the definition has changed during this start, the files may have changed too.
-        if copied and copied.done(command.path) and not self.begins_again:
-            prepared = preparer.prepare(command, with_files=False)
-            return prepared._replace(read=copied.read(command.path))
+        if not self.begins_again and (read := copied.written()) is not None:
+            return preparer.prepare(command, with_files=False)._replace(read=read)
         prepared = preparer.prepare(command)
-        if copied:
-            copied.require()
-        self._place(prepared, report)
-        if copied:
-            copied.record(command.path, prepared.read)
+        with copied.recorded(prepared.read):
+            self._place(prepared)
         return prepared
 
-    def _place(self, prepared: Prepared, report: Report) -> None:
+    def _place(self, prepared: Prepared) -> None:
+        if not prepared.contents:
+            return
         from kolla_mesos_start.files.place import place
 
         if not any(content.check for content in prepared.contents):
             place(prepared.contents)
             return
-        from kolla_mesos_start.commands.file_checks import FileChecks
+        from kolla_mesos_start.commands.file_checks import FileCommands
+        from kolla_mesos_start.commands.guard_client import Guard
 
-        guard = self.bootstrap.start_guard() if self.bootstrap else None
-        with FileChecks(self.loop, self.settings.service_name, prepared, guard) as checks:
+        command = prepared.step.command.path
+        guard = self.bootstrap.guard if self.bootstrap else Guard(self.loop, self.settings.service_name)
+        checks = FileCommands(self.loop, guard, prepared)
 
-            def check(content: Content, path: str) -> None:
-                # A check may take long.
-                what = f"{prepared.step.command.path} waits for the check of its file {content.name}"
-                report.write("waiting", what, prepared.step.command.path)
-                checks.check(content, path)
+        def check(content: Content, path: str) -> None:
+            # A check may take long.
+            what = f"{command} waits for the check of its file {content.name}"
+            self.report.write("waiting", what, command)
+            checks.check(content, path)
 
+        try:
             place(prepared.contents, check)
+        finally:
+            if not self.bootstrap:
+                guard.close()
 
-    def _run_command(self, prepared: Prepared, runnable: Runnable, report: Report) -> bool:
+    def _run_command(self, prepared: Prepared, runnable: Runnable, candidacy: Candidacy | None) -> bool:
         """Run a command until it ends; false if it must wait for its lock again."""
         assert self.bootstrap is not None
-        self._reach("bootstrap", runnable.command.path)
+        if candidacy and runnable.command.path == candidacy.position_command:
+            candidacy.read_position(prepared)
+            return True
         if not runnable.already_done:
-            report.write("bootstrapping", "", runnable.command.path)
-        return self.bootstrap.run(prepared, runnable)
+            self.report.write("bootstrapping", "", runnable.command.path)
+        has_run = self.bootstrap.run(prepared, runnable)
+        if has_run and candidacy:
+            candidacy.forget_position()
+        return has_run
 
-    def _candidacy(self, report: Report) -> Candidacy | None:
+    def _candidacy(self) -> Candidacy | None:
         """This container's part in the election of its daemon's cluster; None without an election."""
         daemon, registration = self.tree.graph.daemon, self.registration
         if daemon is None or daemon.election is None:
@@ -410,22 +417,28 @@ class Agent:
 
         assert self.bootstrap is not None and registration is not None  # It has a command for the position.
         run = partial(self.bootstrap.run_for_output, path=f"{self.settings.run_dir}/{PRIVATE}/position")
-        return Candidacy(self.tree, daemon.election, registration.member, report, run)
+        return Candidacy(self.tree, daemon.election, registration.member, self.report, run)
 
-    def _check_generation(self, report: Report) -> None:
-        """Refuse to start the daemon if its definition does not list the generation of this image."""
-        self.stage, daemon = "exec", self.tree.graph.daemon
-        if daemon is not None and daemon.generations:
+    def _check_generation(self) -> None:
+        """Refuse to start the daemon if a definition does not list the generation of this image."""
+        from kolla_mesos_start.zookeeper.view import data_of
+
+        self.stage, tree = "exec", self.tree
+        latest = tree.client.watches.results.get(data_of(tree.znodes.definition))
+        # The definition may have no list when it is read, and have one by now.
+        if tree.graph.daemon and (
+            tree.graph.daemon.generations or (latest and b'"generations"' in latest.data)
+        ):
             from kolla_mesos_start.daemon.launch import check_generation
 
-            check_generation(self.tree, self.settings.generation, report)
+            check_generation(tree, self.settings.generation, self.report)
 
     def _become_daemon(
-        self, prepared: Prepared, report: Report, candidacy: Candidacy | None, result: Result | None
+        self, prepared: Prepared, candidacy: Candidacy | None, result: Result | None
     ) -> NoReturn:
         """Exec the daemon, or become its parent. Raises Changed if the election is over without it."""
         self._end_guard()
-        assert self.client is not None and self.registration is not None and self.ended is not None
+        assert self.registration is not None
         registration = self.registration._replace(
             past=self.ended.leftover,
             past_when_ready=self.ended.leftover_until_ready,
@@ -433,22 +446,20 @@ class Agent:
         )
         from kolla_mesos_start.daemon.launch import Launch
 
-        settings, client = self.settings, self.client
+        common = (self.settings, self.client, self.report, registration)
         if candidacy and result:
             prepared = prepared._replace(environ={**prepared.environ, **result.environ})
             membership = candidacy.membership(result, prepared.step.command.stop_grace)
-            check = partial(candidacy.check, result)
-            launch = Launch(settings, client, report, registration, prepared, membership, check)
+            launch = Launch(*common, prepared, membership, partial(candidacy.check, result))
         else:
-            launch = Launch(settings, client, report, registration, prepared)
-        (launch.supervise if settings.supervise else launch.exec)()
+            launch = Launch(*common, prepared)
+        (launch.supervise if self.settings.supervise else launch.exec)()
 
-    def _finish(self, report: Report) -> int:
+    def _finish(self) -> int:
         """End a task: exit, or close the session and idle until a signal stops it."""
-        assert self.ended is not None
         self.ended.forget()
         self.close()
-        report.write("finished", "all commands are done")
+        self.report.write("finished", "all commands are done")
         log.info("all commands are done")
         if self.settings.stay:
             try:
@@ -465,19 +476,12 @@ class Agent:
         shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
         return facts_of(*shown, prepared.read, follows)
 
-    def _warn_of_world_readable(self) -> None:
-        if self.settings.has_identity:
-            from kolla_mesos_start.files.permissions import world_readable
+    def _raise_if_changed(self) -> None:
+        """Raise Changed if a newer definition is published: the old one may need what was removed."""
+        from kolla_mesos_start.tree.published import Changed
 
-            for variable, path, mode in world_readable(os.environ):
-                log.warning(
-                    "%s: every user in this container can read %s (mode %04o), and then do in ZooKeeper what"
-                    " this service may: make it 0440 or 0400 (in Kubernetes by the Secret's defaultMode, and"
-                    " fsGroup for the agent's user; in podman by the secret's mode and uid)",
-                    variable,
-                    path,
-                    mode,
-                )
+        if changed := self.tree.changed():
+            raise Changed(f"{changed} has changed since it was read") from None
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -489,12 +493,12 @@ class Agent:
         except Unkillable as worse:
             error = worse
         error.command = error.command or self.command
-        if isinstance(error, NoRight) and self.client:
+        if isinstance(error, NoRight) and hasattr(self, "client"):
             error.reason += self.client.session.servers.hint
         ending = logs.ending(self.stage, error)
-        if self.ended and not isinstance(error, Stopped):
+        if hasattr(self, "ended") and not isinstance(error, Stopped):
             self.ended.write(str(ending.short()))
-        if self.report:
+        if hasattr(self, "report"):
             # After becoming the daemon's user, we may have no right to write the state.
             with contextlib.suppress(CannotWrite):
                 what = f"{error.command}: " if error.command else ""
@@ -509,18 +513,17 @@ class Agent:
     def _reach(self, stage: str, command: str | None = None) -> None:
         """Enter a stage. The record of an earlier start that failed before it is removed."""
         self.stage, self.command = stage, command
-        assert self.ended is not None
         self.ended.reached(stage, command)
 
     def close(self, *, session: bool = True) -> None:
         """Close everything: first the running command, then the `session` that holds its lock."""
         self._end_guard()
-        if session and self.client is not None:
+        if session and hasattr(self, "client"):
             self.client.close()
 
     def _end_guard(self) -> None:
         if self.bootstrap is not None:
-            self.bootstrap.close()
+            self.bootstrap.guard.close()
 
     def _on_stop(self, signum: int) -> None:
         """A stop signal ends the agent at once, unless a command is running."""
@@ -533,12 +536,6 @@ class Agent:
         for signum in signums:
             self.loop.on_signal(signum, handler)
         self._stop_signals = {*self._stop_signals, *signums}
-
-
-def _published_generation(preparer: Preparer, dependency: Dependency) -> Generation:
-    from kolla_mesos_start.render.published_generation import published_generation  # Few containers need it.
-
-    return published_generation(preparer, dependency)
 
 
 def _import_what_follows(graph: Graph) -> None:
@@ -556,27 +553,18 @@ def _host_facts(settings: Settings) -> Mapping[str, Any]:
     return facts(settings)
 
 
-def _raise_if_changed(tree: StatusTree) -> None:
-    """Raise Changed if the definition is older than the last publication: it may need what was removed."""
-    from kolla_mesos_start.tree.published import Changed
-
-    if changed := tree.changed():
-        raise Changed(f"{changed} has changed since it was read") from None
-
-
-def _warn_of_pod(local: Sequence[str]) -> None:
-    """Without the node's name each pod is a host of its own, and no other pod is local to it."""
-    log.warning(
-        "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
-        "set it through the downward API",
-        f", and local dependencies ({', '.join(local)}) mean this pod alone" if local else "",
-    )
-
-
-def _warn_of_generations(graph: Graph) -> None:
-    """Warn if commands are for a generation, but this image does not say which one it has."""
+def _warn_of_what_is_not_set(settings: Settings, graph: Graph) -> None:
+    """Warn of settings whose absence changes what the definition means."""
+    if settings.host_is_pod:
+        # Without the node's name each pod is a host of its own, and no other pod is local to it.
+        local = ", ".join(graph.local_dependencies)
+        log.warning(
+            "NODE_NAME is not set: this pod counts as a host of its own, whose states stay in ZooKeeper%s; "
+            "set it through the downward API",
+            f", and local dependencies ({local}) mean this pod alone" if local else "",
+        )
     commands = [command for command in graph.commands if command.generation is not None]
-    if commands:
+    if settings.generation is None and commands:
         log.warning(
             "KOLLA_GENERATION is not set: %s may be run by an older image than it is for, and be recorded as "
             "done; set it to the generation of this image (ENV in its Dockerfile, or in what launches it)",

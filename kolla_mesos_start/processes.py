@@ -118,6 +118,8 @@ class Child:
             except Exception as defect:
                 at = type(defect).__name__
             finally:
+                if outlives_us:  # Our parent may not wait for it.
+                    os.write(2, f"{argv[0]!s} can't be started: {spawn_error(number, at)}\n".encode())
                 os.write(fail, marshal.dumps((number, at)))
                 os._exit(127)
 

@@ -120,7 +120,7 @@ class Timer:
         pass
 
     def _end(self) -> None:
-        self.ended = Ended(0, None, "exited", 0, None, False)
+        self.ended = Ended("exited", 0)
 
 
 class Container:
@@ -163,7 +163,7 @@ class Container:
         tree = StatusTree(client, znodes, graph, definition.zxid, versions)
         tree.start()
         bootstrap = Bootstrap(tree)
-        bootstrap._guard = Timer(client.loop, self._work)  # type: ignore[assignment]
+        bootstrap.guard = Timer(client.loop, self._work)  # type: ignore[assignment]
         registration = register(settings, tree, self._facts, report)
         assert registration is not None
         self._state_file.begun = True

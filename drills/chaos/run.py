@@ -22,7 +22,7 @@ from kazoo.exceptions import NoNodeError
 from drills.chaos.checker import Exit, Fault, Final, History
 from drills.chaos.plan import API, CONTAINERS, DB, ENSEMBLE, JOBS, RULES, Plan, Planned
 from drills.chaos.recorder import NEVER, Recorder
-from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
+from kolla_mesos_start.files.place import TEMPORARY_PREFIX
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.zookeeper.view import Znode

@@ -98,29 +98,15 @@ class HeldLock:
 
 
 class Bootstrap:
-    """Runs the commands of one container, one at a time."""
+    """Runs the commands of one container, one at a time, under its guard."""
 
     def __init__(self, tree: StatusTree) -> None:
         self._client, self._loop = tree.client, tree.client.loop
-        self._service = tree.znodes.service_name
-        self._guard: Guard | None = None
+        self.guard = Guard(self._loop, tree.znodes.service_name)
         self._attempts = Attempts(tree)
         self._claimed = False
         self._running = False
         self._stopped_by: Stopped | None = None
-
-    def start_guard(self) -> Guard:
-        """Start the guard process, unless it runs; returns it."""
-        if self._guard is None or self._guard.gone:
-            self.close()  # One that was killed during an earlier attempt.
-            self._guard = Guard(self._loop, self._service)
-        return self._guard
-
-    def close(self) -> None:
-        """End the guard, which kills a running command."""
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
 
     def on_stop(self, signum: int) -> None:
         """Handle a stop signal: end the agent at once, or pass the signal to the running command.
@@ -132,9 +118,9 @@ class Bootstrap:
         if not self._claimed and not self._running:
             raise stopped
         self._stopped_by = stopped
-        if self._running and self._guard is not None:
+        if self._running:
             log.info("%s: passed to the running command", signal_name(signum))
-            self._guard.signal(signum)
+            self.guard.signal(signum)
 
     def run(self, prepared: Prepared, turn: Runnable) -> bool:
         """Run the command until it succeeds, unless it is done; false if it must wait for its lock again.
@@ -244,8 +230,6 @@ class Bootstrap:
             raise self._stopped_by
         return outcome
 
-    # -- one process group ------------------------------------------------------------------------
-
     def _execute(
         self,
         prepared: Prepared,
@@ -260,14 +244,14 @@ class Bootstrap:
             return Outcome(ERROR, None, f"{self._stopped_by.reason} before it started")
         # A launcher may itself be a one-time command, and pass its own variables on.
         inherited = {name: value for name, value in prepared.environ.items() if name not in (TOKEN, PREVIOUS)}
-        environ = {**inherited, **dict(prepared.step.command.env), **extra}
-        deadline = None if hold is None else hold.lease.kill_at
+        environ = {**inherited, **dict(command.env), **extra}
         if hold is not None and hold.lost:
             raise Lost(f"{command.path}: the lock was lost before it started")
-        guard, begun = self.start_guard(), now()
+        deadline = None if hold is None else hold.lease.kill_at
+        begun = now()
         self._running = True
         try:
-            guard.spawn(
+            self.guard.spawn(
                 prepared.step.argv,
                 environ,
                 prepared.ids,
@@ -277,28 +261,25 @@ class Bootstrap:
                 output=output,
             )
             log.info("%s: starting", command.path)
-            ended, timed_out = self._await_end(guard, command, hold)
+            ended, timed_out = self._await_end(command, hold)
         finally:
             self._running = False
         if hold is not None and ended.reason == "lost":
             # The command may have succeeded before its guard died: its outcome is unknown.
             raise Lost(f"{command.path}: {ended.failure}")
-        path = environ.get("PATH")
-        outcome = _judge(prepared.step, ended, timed_out, self._stopped_by, last, path)
-        log.log(
-            "info" if outcome.state == DONE and not outcome.status else "warning",
-            "%s: %s after %.1f s",
-            command.path,
-            outcome.message,
-            now() - begun,
-        )
+        outcome = _judge(prepared.step, ended, timed_out, environ.get("PATH"))
+        if outcome.state == ERROR and not last and self._stopped_by is None:
+            outcome = outcome._replace(state=RETRY)
+        level = "info" if outcome.state == DONE and not outcome.status else "warning"
+        log.log(level, "%s: %s after %.1f s", command.path, outcome.message, now() - begun)
         return outcome
 
-    def _await_end(self, guard: Guard, command: Command, hold: HeldLock | None) -> tuple[Ended, bool]:
+    def _await_end(self, command: Command, hold: HeldLock | None) -> tuple[Ended, bool]:
         """Wait until all processes of the command have ended; also returns if it exceeded its timeout."""
+        guard = self.guard
 
-        def lock_is_lost() -> bool:
-            return hold is not None and hold.lost
+        def is_over() -> bool:
+            return guard.ended is not None or (hold is not None and hold.lost)
 
         if hold is not None:
             lease = hold.lease
@@ -306,12 +287,12 @@ class Bootstrap:
             hold.on_renewed = lambda: guard.extend(lease.kill_at)
 
         limit = NEVER if command.timeout is None else now() + command.timeout
-        wait_long(self._loop, command, lambda: guard.ended or lock_is_lost(), limit)
-        timed_out = not guard.ended and not lock_is_lost()
+        wait_long(self._loop, command, is_over, limit)
+        timed_out = not is_over()
         if timed_out:
             guard.end(command.stop_grace)
             log.warning("%s: still running at its limit of %g s: ending it", command.path, command.timeout)
-            self._loop.wait(lambda: guard.ended or lock_is_lost())
+            self._loop.wait(is_over)
         lost = not guard.ended
         if lost:
             guard.end(0)
@@ -337,24 +318,21 @@ def wait_long(loop: Loop, command: Command, condition: Callable[[], object], lim
         due = now() + PROGRESS_INTERVAL
 
 
-def _judge(
-    step: Step, ended: Ended, timed_out: bool, stopped_by: Stopped | None, last: bool, path: str | None
-) -> Outcome:
+def _judge(step: Step, ended: Ended, timed_out: bool, path: str | None) -> Outcome:
     """The outcome of an attempt; `path` is the PATH that was searched for its program."""
-    command = step.command
+    command, status = step.command, ended.status
     if ended.reason == "deadline":
         raise Lost(f"{command.path}: killed: its lease could not be renewed in time")
-    failed = ERROR if last or stopped_by is not None else RETRY
     if timed_out and ended.reason != "lost":
-        return Outcome(failed, ended.status, f"timed out (limit {command.timeout:g} s)")
+        return Outcome(ERROR, status, f"timed out (limit {command.timeout:g} s)")
     if ended.errno is not None and ended.at == "program":
         from kolla_mesos_start.files.permissions import execution
 
-        return Outcome(failed, None, execution(ended.errno, step.program, step.argv[0], path))
+        return Outcome(ERROR, None, execution(ended.errno, step.program, step.argv[0], path))
     if ended.errno is not None:
-        return Outcome(failed, None, ended.failure)
-    if ended.signum is None and ended.status in command.succeeds:
-        return Outcome(DONE, ended.status, f"done (exit status {ended.status})" if ended.status else "done")
-    if step.shell and ended.status == NOT_FOUND:
-        return Outcome(failed, ended.status, f"{ended.failure}: its shell did not find a program")
-    return Outcome(failed, ended.status, ended.failure or "exit status 0, which is not in its succeeds")
+        return Outcome(ERROR, None, ended.failure)
+    if ended.code in command.succeeds:
+        return Outcome(DONE, status, f"done (exit status {status})" if status else "done")
+    if step.shell and status == NOT_FOUND:
+        return Outcome(ERROR, status, f"{ended.failure}: its shell did not find a program")
+    return Outcome(ERROR, status, ended.failure or "exit status 0, which is not in its succeeds")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 
-from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.errors import CannotRender, CommandFailed, Unkillable
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kolla_mesos_start.commands.guard_client import Guard
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared
@@ -24,31 +25,12 @@ NO_NEWLINE = " (the content has no newline at its end)"
 PLACE = "{}"  # in the command of a check: the path of the new file
 
 
-class FileChecks:
-    """Runs them with the environment and user of one prepared command.
+class FileCommands(NamedTuple):
+    """They run with the environment and user of one prepared command."""
 
-    A context: its end kills what still runs.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        service: str,
-        prepared: Prepared,
-        guard: Guard | None = None,
-    ) -> None:
-        """Without `guard` they get one of their own; `service` is its name in `ps`."""
-        self._loop, self._service = loop, service
-        self._environ, self._ids = prepared.environ, prepared.ids
-        self._given = guard if guard and not guard.gone else None
-        self._own: Guard | None = None
-
-    def __enter__(self) -> FileChecks:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._own:
-            self._own.close()
+    loop: Loop
+    guard: Guard
+    prepared: Prepared
 
     def check(self, content: Content, path: str) -> None:
         """Check the new content of a file, at `path`. Raises CannotRender if it does not pass."""
@@ -75,18 +57,13 @@ class FileChecks:
 
     def _run(self, name: str, argv: Sequence[str], output: str | None = None) -> str:
         """Why it failed, or empty text."""
-        guard = self._given or self._own
-        if guard is None:
-            guard = self._own = Guard(self._loop, self._service)
-        guard.spawn(argv, self._environ, self._ids, name=name, output=output)
-        ended = self._loop.wait(lambda: guard.ended, now() + TIMEOUT)
-        if not ended:
+        guard, prepared = self.guard, self.prepared
+        guard.spawn(argv, prepared.environ, prepared.ids, name=name, output=output)
+        timed_out = not self.loop.wait(lambda: guard.ended, now() + TIMEOUT)
+        if timed_out:
             guard.end(0)
-            ended = self._loop.wait(lambda: guard.ended)
-            assert ended is not None
-            failure = f"still running after {TIMEOUT:g} s"
-        else:
-            failure = ended.failure
+        ended = self.loop.wait(lambda: guard.ended)
+        assert ended is not None
         if ended.unkillable:
             raise Unkillable(f"{name}: one of its processes can't be killed: the container has to end")
-        return failure
+        return f"still running after {TIMEOUT:g} s" if timed_out else ended.failure

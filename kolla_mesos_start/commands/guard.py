@@ -14,7 +14,7 @@ nor uses ZooKeeper. It keeps three promises:
 Messages from the agent: spawn argv env ids output deadline stop_grace, extend deadline, signal number,
                          end grace.
 Messages from the guard: ready, broken why, leftovers count,
-                         ended wait_status reason leftovers errno at unkillable.
+                         ended wait_status reason errno at unkillable.
 Deadlines are seconds of CLOCK_BOOTTIME, which keeps counting while the machine is suspended.
 """
 
@@ -148,12 +148,12 @@ class AgentConnection:
     ) -> RunningCommand | None:
         """Start a command. Reports its end instead if the deadline has passed, or if fork fails."""
         if deadline is not None and now() >= deadline:
-            self.send("ended", None, "deadline", 0, None, None, False)
+            self.send("ended", None, "deadline", None, None, False)
             return None
         try:
             return RunningCommand(Child(argv, env, ids, output=output), deadline, stop_grace)
         except OSError as error:
-            self.send("ended", None, "spawn-failed", 0, error.errno, "fork", False)
+            self.send("ended", None, "spawn-failed", error.errno, "fork", False)
             return None
 
 
@@ -166,7 +166,6 @@ class RunningCommand:
         self.stop_grace = stop_grace
         self.reason = "exited"  # Why the leader ended.
         self.left_at = NEVER  # When the leader ended.
-        self.leftovers = 0
         self.kill_at = NEVER  # When to send KILL. Once it is set, TERM was sent, or will not be sent.
         self.killed_at = NEVER  # When KILL was first sent.
         self.reported = False
@@ -181,8 +180,7 @@ class RunningCommand:
             self.reason = "deadline" if self.leader.status is None else self.reason
             self.kill_at = time
         if time >= self.left_at + LEFTOVER_GRACE and self.kill_at == NEVER:
-            self.leftovers = self.terminate(self.stop_grace)
-            agent.send("leftovers", self.leftovers)
+            agent.send("leftovers", self.terminate(self.stop_grace))
         if time >= self.kill_at:
             self.killed_at = min(self.killed_at, time)
             self.signal_all(signal.SIGKILL)
@@ -211,7 +209,7 @@ class RunningCommand:
             failure = None if status is None else self.leader.failure()
             reason = "spawn-failed" if failure else self.reason
             number, at = failure or (None, None)
-            agent.send("ended", status, reason, self.leftovers, number, at, unkillable)
+            agent.send("ended", status, reason, number, at, unkillable)
 
     def handle(self, verb: str, value: Any) -> None:
         """Handle a request about this command."""

@@ -32,6 +32,7 @@ from kolla_mesos_start.records import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.loop import Loop
@@ -42,7 +43,6 @@ log = Logger(__name__)
 START_TIMEOUT = 60.0  # for a guard to start on a busy machine, and to read a long environment
 SEND_TIMEOUT = 0.1  # for any later message: the socket is only full if the guard is stopped
 OVERDUE = 0.25  # for the guard to report the kill at the deadline; then the agent kills the command
-KILLED = 128 + signal.SIGKILL
 
 # Imported, not run as a script: Python would compile a script at every start. The path is an argument,
 # because -I and -S skip site-packages and the search for it. The second argument is for `ps`.
@@ -53,27 +53,29 @@ BOOT = (
 
 
 class Ended(NamedTuple):
-    """How a command ended. All its descendants have ended too, unless `unkillable`."""
+    """How a command ended. All its descendants have ended too, unless `unkillable`.
 
-    status: int
-    """The exit status; 128 + n after signal n; 126 or 127, as in a shell, if it could not be started."""
-    signum: int | None
-    """The signal that ended the leader; None if there was none, or if the command never ran."""
-    reason: str
-    """Why the leader ended.
+    `reason`: why its leader ended. `exited`: on its own. `ended`: by `Guard.end`. `deadline`: killed at its
+    deadline, or not started because the deadline had passed. `spawn-failed`: see `errno` and `at`. `lost`:
+    the guard died while the command ran, and the agent killed the command.
 
-    `exited`: on its own. `ended`: by `Guard.end`. `deadline`: killed at its deadline, or not started because
-    the deadline had passed (then `signum` is None). `spawn-failed`: see `errno` and `at`. `lost`: the guard
-    died while the command ran, and the agent killed the command.
+    `code`: its exit status, or -n after signal n. `at`: the step at which the start failed: `fork`, `user`
+    (changing to that user) or `program`, or the name of an exception. `unkillable`: a process could not be
+    killed; it ends only with the whole container.
     """
-    leftovers: int
-    """The number of processes that were still running after the leader, and were ended."""
-    errno: int | None
-    unkillable: bool
-    """A process could not be killed; it ends only with the whole container."""
+
+    reason: str
+    code: int = -signal.SIGKILL
+    errno: int | None = None
     at: str | None = None
-    """The step at which the start failed: `fork`, `user` (changing to that user) or `program`, or the
-    name of an exception."""
+    unkillable: bool = False
+
+    @property
+    def status(self) -> int:
+        """As in a shell: 128 + n after signal n; 126 or 127 if it could not be started."""
+        if self.errno is not None:
+            return 127 if self.errno in (errno.ENOENT, errno.ENOTDIR) else 126
+        return self.code if self.code >= 0 else 128 - self.code
 
     @property
     def failure(self) -> str:
@@ -82,48 +84,55 @@ class Ended(NamedTuple):
             return "killed: its guard process died"
         if self.errno is not None:
             return f"could not be started: {spawn_error(self.errno, self.at)}"
-        if self.signum is not None:
-            return f"killed by {signal_name(self.signum)}"
-        return f"exit status {self.status}" if self.status else ""
+        if self.code < 0:
+            return f"killed by {signal_name(-self.code)}"
+        return f"exit status {self.code}" if self.code else ""
 
 
 class Guard:
-    """A guard process, which runs one command at a time.
+    """A guard process, which runs one command at a time; started when it is needed, and again if it has died.
 
-    `gone`: the guard is closed, or has died. `ended` and `gone` change during `Loop.wait`, or in a method of
-    this class that finds the guard dead. Both raise Unkillable if the guard has died and a process of its
-    command can't be killed.
+    `ended` changes during `Loop.wait`, or in a method of this class that finds the guard dead. Both raise
+    Unkillable if the guard has died and a process of its command can't be killed.
     """
 
     def __init__(self, loop: Loop, service: str) -> None:
-        """Start the guard process without waiting until it is ready. `service` is its name in `ps`.
-
-        Raises AgentError if it can't be started.
-        """
-        self.ready = False
-        self.gone = False
+        """`service` is its name in `ps`."""
         self.ended: Ended | None = None
-        self._loop = loop
+        self.ready = False
+        self.running = False  # A command was started and has not ended.
+        self.process: Child | None = None  # None: not started, closed, or dead.
+        self.pid = 0
+        self._loop, self._service = loop, service
         self._buffer = bytearray()
-        self._running = False
         self._name = ""
         self._deadline: float | None = None
         self._stop_grace = 0.0
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = _start(theirs.fileno(), service)
-            except AgentError:
-                self._socket.close()
-                raise
-        self.pid = self._process.pid
-        loop.listen(self._socket.fileno(), self._receive)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._is_subreaper = False
 
-    @property
-    def running(self) -> bool:
-        """Whether a command was started and has not ended."""
-        return self._running
+    def start(self) -> None:
+        """Start the guard process, unless it runs, without waiting until it is ready.
+
+        Raises AgentError if it can't be started.
+        """
+        if self.process:
+            return
+        self.ready, self._buffer = False, bytearray()
+        self._socket, theirs = socket.socketpair()
+        # Only the linker's variables, which its interpreter may need: secrets must not be visible in
+        # another process.
+        environ = {name: value for name, value in os.environ.items() if name.startswith("LD_")}
+        with theirs:
+            argv, inherited = command_line(theirs.fileno(), self._service), [theirs.fileno()]
+            try:
+                self.process = Child(argv, environ, inherited=inherited, outlives_us=True).started()
+            except OSError as error:
+                self._socket.close()
+                what = f"the guard process can't be started: {sys.executable}: {error.strerror}"
+                raise AgentError(what) from error
+        self._loop.listen(self._socket.fileno(), self._receive)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._is_subreaper, self.pid = True, self.process.pid
 
     def spawn(
         self,
@@ -143,13 +152,13 @@ class Guard:
         after the command's leader get TERM and, `stop_grace` seconds later, KILL. `name` is for log lines.
         `output`: a file for its standard output; /dev/null is also for its standard error.
         """
-        if self._running or self.gone or (self.ended and self.ended.unkillable):
-            raise AgentError(f"{name} can't be started: the guard has ended, or another command still runs")
-        self.ended = None
-        self._running = True
-        self._name = name
-        self._stop_grace = stop_grace
-        self._set_deadline(deadline)
+        if self.running or (self.ended and self.ended.unkillable):
+            raise AgentError(f"{name} can't be started: another command still runs")
+        self.start()
+        self.ended, self.running = None, True
+        self._name, self._stop_grace, self._deadline = name, stop_grace, None
+        if deadline is not None:
+            self._set_deadline(deadline)
         self._send(
             "spawn",
             [os.fsencode(word) for word in argv],
@@ -162,18 +171,18 @@ class Guard:
 
     def extend(self, deadline: float) -> None:
         """Set a new deadline. It has no effect once the old one has passed."""
-        if self._running:
+        if self.running:
             self._set_deadline(deadline)
             self._send("extend", deadline)
 
     def signal(self, signum: int) -> None:
         """Pass a signal to the command's process group."""
-        if self._running:
+        if self.running:
             self._send("signal", int(signum))
 
     def end(self, grace: float) -> None:
         """Send TERM to the command and its descendants, and KILL after `grace` seconds; 0: KILL at once."""
-        if self._running:
+        if self.running:
             self._send("end", float(grace))
 
     def close(self) -> None:
@@ -181,29 +190,36 @@ class Guard:
 
         If a process is known to be unkillable, the guard is left running, and continues to send KILL.
         """
-        if not self.gone:
-            self.gone = True
-            self._running = False
-            self._loop.ignore(self._socket.fileno())
+        if self.process:
+            process = self._forget()
+            self.running = False
             self._socket.shutdown(socket.SHUT_WR)
             if not (self.ended and self.ended.unkillable):
                 if not _at_end_of_file(self._socket, now() + guard.KILL_TIMEOUT):
                     end_children(now() + guard.KILL_TIMEOUT)
-                self._process.wait()
+                process.wait()
             self._socket.close()
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        if self._is_subreaper:
+            prctl(PR_SET_CHILD_SUBREAPER, 0)
+            self._is_subreaper = False
 
-    def _set_deadline(self, deadline: float | None) -> None:
+    def _forget(self) -> Child:
+        """The process, which this object does not use any more."""
+        assert self.process
+        process, self.process = self.process, None
+        self._loop.ignore(self._socket.fileno())
+        return process
+
+    def _set_deadline(self, deadline: float) -> None:
         self._deadline = deadline
-        if deadline is not None:
-            self._loop.call_at(deadline + OVERDUE, self._enforce)
+        self._loop.call_at(deadline + OVERDUE, self._enforce)
 
     def _enforce(self) -> None:
         """Kill the command if the guard has not done so at the deadline: it may be stopped."""
         # If this process was stopped, the guard's messages may be waiting in the socket.
-        while self._running and select.select([self._socket], [], [], 0)[0]:
+        while self.running and select.select([self._socket], [], [], 0)[0]:
             self._receive()
-        if self._running and self._deadline is not None and now() >= self._deadline + OVERDUE:
+        if self.running and self._deadline is not None and now() >= self._deadline + OVERDUE:
             self._lose("did not kill it at its deadline")
 
     def _send(self, *message: object) -> None:
@@ -214,7 +230,7 @@ class Guard:
             self._lose()
 
     def _receive(self) -> None:
-        if self.gone:
+        if not self.process:
             return  # Another handler has found the guard dead since the loop saw data.
         try:
             data = self._socket.recv(65536)
@@ -226,7 +242,7 @@ class Guard:
         if not data:
             self._lose()
 
-    def _handle(self, verb: str, values: Sequence[object]) -> None:
+    def _handle(self, verb: str, values: Sequence[Any]) -> None:
         """Handle one message of the guard."""
         if verb == "ready":
             self.ready = True
@@ -240,29 +256,29 @@ class Guard:
                 self._stop_grace,
             )
         elif verb == "ended":
-            self._running = False
-            self.ended = _ended(*values)  # type: ignore[arg-type]
+            self.running = False
+            wait_status, reason, number, at, unkillable = values
+            code = -signal.SIGKILL if wait_status is None else os.waitstatus_to_exitcode(wait_status)
+            self.ended = Ended(reason, code, number, at, unkillable)
 
     def _lose(self, why: str = "died") -> None:
         """Kill the command of a dead or stopped guard, and only then log anything.
 
         The dead guard's children are children of this process; those of a stopped one descend from it.
         """
-        if self.gone:
+        if not self.process:
             return
-        self.gone = True
-        self._loop.ignore(self._socket.fileno())
+        process = self._forget()
         self._socket.close()
         deadline = float("inf") if self._deadline is None else self._deadline
         try:
             end_children(min(now() + guard.KILL_TIMEOUT, max(now(), deadline) + guard.LATE_TIMEOUT))
         finally:
-            running = f"{self._name}: killed: its" if self._running else "no command was running: the"
+            running = f"{self._name}: killed: its" if self.running else "no command was running: the"
             log.warning("%s guard process (pid %d) %s", running, self.pid, why)
-        self._process.wait()
-        if self._running:
-            self._running = False
-            self.ended = Ended(KILLED, signal.SIGKILL, "lost", 0, None, False)
+        process.wait()
+        if self.running:
+            self.running, self.ended = False, Ended("lost")
 
 
 def end_children(until: float) -> None:
@@ -276,38 +292,6 @@ def command_line(fd: int, service: str) -> list[str]:
     package = os.path.dirname(os.path.dirname(guard.__file__))
     words = [str(fd), f"guard of {service}", os.path.dirname(package)]
     return [sys.executable, "-I", "-S", "-c", BOOT, *words]
-
-
-def _start(fd: int, service: str) -> Child:
-    """Start a guard that inherits `fd` and no other descriptor.
-
-    Its environment contains only the linker's variables, which its interpreter may need: secrets must not be
-    visible in another process.
-    """
-    environ = {name: value for name, value in os.environ.items() if name.startswith("LD_")}
-    try:
-        return Child(command_line(fd, service), environ, inherited=[fd], outlives_us=True).started()
-    except OSError as error:
-        raise AgentError(f"the guard process can't be started: {sys.executable}: {error.strerror}") from error
-
-
-def _ended(
-    wait_status: int | None,
-    reason: str,
-    leftovers: int,
-    number: int | None,
-    at: str | None,
-    unkillable: bool,
-) -> Ended:
-    """The guard's report, with the wait status as the exit status of a shell."""
-    if reason == "spawn-failed":
-        status, signum = 127 if number in (errno.ENOENT, errno.ENOTDIR) else 126, None
-    elif wait_status is None:
-        status, signum = KILLED, None
-    else:
-        code = os.waitstatus_to_exitcode(wait_status)
-        status, signum = (code, None) if code >= 0 else (128 - code, -code)
-    return Ended(status, signum, reason, leftovers, number, unkillable, at)
 
 
 def _at_end_of_file(connection: socket.socket, until: float) -> bool:

@@ -154,12 +154,13 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     record = _recorded(handoff._replace(exec_fd=exec_fd))
     fds = [record, exec_fd, handoff.lock_fd, handoff.pidfd, handoff.notify_fd]
     ignored = {*IGNORED_SIGNALS, handoff.stop_signal}
+    argv, environ = _argv(record, handoff.service), _environ()
 
     def detach() -> None:
         os.setsid()
-        argv = _argv(record, handoff.service)
         try:
-            Child(argv, _environ(), inherited=fds, ignored=ignored, outlives_us=True).started()
+            # The start goes on before it is executed.
+            Child(argv, environ, inherited=fds, ignored=ignored, outlives_us=True)
         except OSError as error:
             os._exit(error.errno or errno.EAGAIN)
         os._exit(0)

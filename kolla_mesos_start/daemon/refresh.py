@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 
-from kolla_mesos_start.commands.file_checks import FileChecks
+from kolla_mesos_start.commands.file_checks import FileCommands
+from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.place import place, restore
@@ -90,7 +92,7 @@ def refresh(
     digests = {**(notified or {}), **prepared.digests}
     placed = _place(preparer, prepared, command, digests != notified, notified is None, check_wanted)
     is_same = prepared.step.start_digest == started
-    kept = [f"{each.name} {each.absent}" for each in prepared.contents if each.is_kept]
+    kept = [f"{each.name} {each.kept}" for each in prepared.contents if each.kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
     return Refreshed(
         seen=prepared.seen,
@@ -120,12 +122,13 @@ def _place(
     placed some files. Then the new ones stay: with old ones they would be mixed again.
     """
     loop, service = preparer.published.client.loop, prepared.step.command.path
-    with FileChecks(loop, service, prepared) as checks:
-        placed = place(prepared.contents, checks.check, can_undo=True)
+    with closing(Guard(loop, service)) as guard:
+        commands = FileCommands(loop, guard, prepared)
+        placed = place(prepared.contents, commands.check, can_undo=True)
         try:
             check_wanted()
             if command and (placed or is_new):
-                checks.notify(command)
+                commands.notify(command)
         except AgentError:
             if not is_mixed:
                 restore(placed)

@@ -11,7 +11,6 @@ import marshal
 import math
 import os
 import signal
-from functools import partial
 
 from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
@@ -25,18 +24,20 @@ from kolla_mesos_start.report import (
     REFRESH_SETTLING,
     RESTART,
 )
+from kolla_mesos_start.zookeeper.session import perform
 from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Collection, Generator
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     from kolla_mesos_start.daemon.registrar import Registrar
     from kolla_mesos_start.daemon.rollout import Rollout
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.client import Seen
+    from kolla_mesos_start.zookeeper.session import Requests
 
     T = TypeVar("T")
     Story = Generator[Interest, None, T]
@@ -103,30 +104,28 @@ class Refresher:
     def _fired(self, path: str) -> None:
         for of_children in (False, True):
             if (path, of_children) in self._known:
-                self._look(path, of_children)
+                perform(self._session, self._look(path, of_children))
 
     def _look_at_all(self) -> None:
-        for path, of_children in self._known:
-            self._look(path, of_children)
+        for key in self._known:
+            perform(self._session, self._look(*key))
 
-    def _look(self, path: str, of_children: bool) -> None:
+    def _look(self, path: str, of_children: bool) -> Requests:
         """Read when it was last changed, and set a watch."""
-        ask = GetChildren2 if of_children else Exists
-        self._session.request(ask(path, True), partial(self._on_look, path, of_children))
-
-    def _on_look(self, path: str, of_children: bool, value: Any, error: Exception | None) -> None:
-        if isinstance(error, NoNodeError) and of_children:
-            # Only `exists` sets a watch on a missing znode.
-            self._session.request(Exists(path, True), partial(self._on_exists, path))
-        elif error is None or isinstance(error, NoNodeError):
-            stat = value[1] if value and of_children else value
-            self._found((path, of_children), stat and (stat.pzxid if of_children else stat.mzxid))
-
-    def _on_exists(self, path: str, value: Any, error: Exception | None) -> None:
-        if value:
-            self._look(path, True)
-        elif isinstance(error, NoNodeError):
-            self._found((path, True), None)
+        try:
+            if of_children:
+                _, stat = yield GetChildren2(path, True)
+                self._found((path, True), stat.pzxid)
+            else:
+                stat = yield Exists(path, True)
+                self._found((path, False), stat.mzxid)
+        except NoNodeError:
+            if of_children:
+                with contextlib.suppress(NoNodeError):
+                    yield Exists(path, True)  # Only this sets a watch on a missing znode.
+                    yield from self._look(path, True)  # It exists by now.
+                    return
+            self._found((path, of_children), None)
 
     def _found(self, key: tuple[str, bool], zxid: int | None) -> None:
         if self._known.get(key, zxid) == zxid:
@@ -253,7 +252,7 @@ class Refresher:
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
         unsure, self._unsure = self._unsure, set()
         for key in (changed | unsure) & self._known.keys():
-            self._look(*key)
+            perform(self._session, self._look(*key))
 
     def _notify(self, found: Refreshed) -> None:
         failure = self._registrar.notify(found.kind, found.signal)

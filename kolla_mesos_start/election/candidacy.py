@@ -66,18 +66,17 @@ class Result(NamedTuple):
         """What templates see as `election`."""
         return words.values(self.role, str(self.epoch), self.position)
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables in the daemon's environment."""
+        role, *others = self.values.items()
+        names = {f"KOLLA_ELECTION_{name.upper()}": value for name, value in others}
+        return {"KOLLA_ELECTION": role[1], **names}
+
     def __str__(self) -> str:
         if self.role == FIRST:
             return f"is elected in epoch {self.epoch}: it bootstraps the cluster, from {self.position}"
         return f"joins the cluster of epoch {self.epoch}"
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """Variables in the daemon's environment."""
-        found = self.values
-        names = {"KOLLA_ELECTION": "role", **{f"KOLLA_ELECTION_{each.upper()}": each for each in found}}
-        del names["KOLLA_ELECTION_ROLE"]
-        return {name: found[key] for name, key in names.items()}
 
 
 class Candidacy:
@@ -102,7 +101,6 @@ class Candidacy:
         self._position: Position | None = None
         self._measured_in = 0  # the session
         self._said = ""  # why this host waits
-        self._foreign_since: float | None = None
 
     @property
     def position_command(self) -> str:
@@ -139,22 +137,19 @@ class Candidacy:
 
     def elect(self) -> Result:
         """Take part in the election until this host may start its daemon."""
+        assert self._prepared is not None, "the daemon runs after all commands"
         try:
-            return self._elect()
+            while True:
+                position = self._position or self._measure(self._prepared)
+                self._position = None  # It holds for one candidacy.
+                result = self._await_decision(position) if self._become_candidate(position) else None
+                if result:
+                    log.info("%s %s", self._host, result)
+                    return result
+                self._said = ""
+                log.warning("the session has expired: %s has to become a candidate again", self._host)
         finally:
             self._said = ""  # It ends the repetition of `_log`.
-
-    def _elect(self) -> Result:
-        assert self._prepared is not None, "the daemon runs after all commands"
-        while True:
-            self._said = ""
-            position = self._position or self._measure(self._prepared)
-            self._position = None  # It holds for one candidacy.
-            result = self._await_decision(position) if self._become_candidate(position) else None
-            if result:
-                log.info("%s %s", self._host, result)
-                return result
-            log.warning("the session has expired: %s has to become a candidate again", self._host)
 
     def check(self, result: Result) -> None:
         """Commit a transaction which proves, right before the start of the daemon, that it is our turn.
@@ -162,26 +157,24 @@ class Candidacy:
         This process may have been frozen since the decision, and the operator may have decided otherwise:
         then raises Changed.
         """
+        paths = (self._at.runner(self._host), self._at.decision)
         while True:
             view = self._look()
-            running, decision = view.get(self._at.runner(self._host)), view.get(self._at.decision)
-            if not (running and decision and self._holds(result, running, decision)):
+            if not self._is_our_turn(result, *map(view.get, paths)):
                 raise Changed(f"the election of epoch {result.epoch} is over for this host: {self._at.top}")
-            checks = [
-                self._unchanged(self._at.runner(self._host), view),
-                self._unchanged(self._at.decision, view),
-            ]
+            checks = [self._unchanged(path, view) for path in paths]
             if self._commit(view, checks, "the check before the start"):
                 return
 
-    def _holds(self, result: Result, running: Znode, decision: Znode) -> bool:
+    def _is_our_turn(self, result: Result, running: Znode | None, decision: Znode | None) -> bool:
+        if not (running and decision and self._is_ours(running)):
+            return False
         try:
             found = records.decode(records.Decision, self._at.decision, decision.data)
         except BadRecord:
             return False
         bootstraps = found.winner == self._host and found.state == records.BOOTSTRAPPING
-        is_ours = self._is_ours(running) and found.epoch == result.epoch
-        return is_ours and (result.role != FIRST or bootstraps)
+        return found.epoch == result.epoch and (result.role != FIRST or bootstraps)
 
     def membership(self, result: Result, stop_grace: float) -> Membership:
         """What the registrar of the daemon needs."""
@@ -204,21 +197,22 @@ class Candidacy:
 
         False if the position was measured in an earlier session: another container may have run since.
         """
-        record = Candidate(position.group, position.value, self._container)
-        path, runner = self._at.candidate(self._host), self._at.runner(self._host)
-        kinds = {path: Candidate, runner: Running}
-        self._foreign_since = None
+        record = encode(Candidate(position.group, position.value, self._container))
+        path = self._at.candidate(self._host)
+        kinds = {path: Candidate, self._at.runner(self._host): Running}
+        foreign_since: float | None = None
         while True:
             view = self._look()
             left = [each for each in kinds if each in view]
-            foreign = [each for each in left if self._is_foreign(view[each], kinds[each])]
+            foreign = next((each for each in left if self._is_foreign(view[each], kinds[each])), None)
             if foreign:
-                self._await_expiry(foreign[0])
+                foreign_since = foreign_since or now()
+                self._await_expiry(foreign, foreign_since)
                 continue
             if self._client.session.id != self._measured_in:
                 return False
             changes = [Delete(each, view[each].stat.version) for each in left]
-            changes.append(self._client.creation(path, encode(record), EPHEMERAL))
+            changes.append(self._client.creation(path, record, EPHEMERAL))
             if self._commit(view, changes, f"{path}: becoming a candidate"):
                 return True
 
@@ -250,18 +244,16 @@ class Candidacy:
                 self._await_change()
 
     def _decision(self, verdict: Elected, view: Mapping[str, Znode]) -> Sequence[Any]:
+        at, override = self._at, view.get(self._at.override)
         others = [host for host in verdict.decision.positions if host != self._host]
-        override = view.get(self._at.override)
+        members = verdict.members.items()
         return [
-            *(self._unchanged(self._at.candidate(host), view) for host in others),
+            *(self._unchanged(at.candidate(host), view) for host in others),
             *self._start_running(Running(verdict.decision.epoch, FIRST, STARTING), view),
-            self._written(self._at.decision, encode(verdict.decision), view),
-            *(
-                self._written(self._at.member(host), encode(member), view)
-                for host, member in verdict.members.items()
-            ),
+            self._written(at.decision, encode(verdict.decision), view),
+            *(self._written(at.member(host), encode(member), view) for host, member in members),
             # Its epoch is over now.
-            *([Delete(self._at.override, override.stat.version)] if override else []),
+            *([Delete(at.override, override.stat.version)] if override else []),
         ]
 
     def _join(self, verdict: Join, view: Mapping[str, Znode], candidate: Znode) -> Sequence[Any]:
@@ -361,20 +353,18 @@ class Candidacy:
         except BadRecord:
             return True
 
-    def _await_expiry(self, path: str) -> None:
+    def _await_expiry(self, path: str, since: float) -> None:
         """Wait for the end of another session; BadDefinition if it is alive."""
-        if self._foreign_since is None:
-            self._foreign_since = now()
-        limit = EXPIRY_TIMEOUTS * max(self._client.session.timeout, LONGEST_SESSION)
+        deadline = since + EXPIRY_TIMEOUTS * max(self._client.session.timeout, LONGEST_SESSION)
         self._say(f"for the end of an earlier session on this host, which has {path}", decide.EXPIRY, {})
-        if now() >= self._foreign_since + limit:
+        if now() >= deadline:
             raise BadDefinition(
                 [
                     f"{self._tree.znodes.service_name}: refused: another of its containers on {self._host}"
                     f" takes part in its election ({path}): an election needs one container on each host"
                 ]
             )
-        self._await_change(self._foreign_since + limit)
+        self._await_change(deadline)
 
     # -- messages -----------------------------------------------------------------------------------
 

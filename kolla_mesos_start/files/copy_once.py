@@ -10,81 +10,61 @@ from urllib.parse import quote
 
 from kolla_mesos_start.errors import cannot_write
 from kolla_mesos_start.files.paths import closing, open_directory, read_regular, strerror, sync_directory
-from kolla_mesos_start.files.place import complete
+from kolla_mesos_start.files.place import complete, remove_leftovers
 from kolla_mesos_start.files.plan import Content
-from kolla_mesos_start.files.temporary import remove_leftovers
 from kolla_mesos_start.health import refuse_strangers
-from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class CopyOnce(NamedTuple):
-    """The markers of this container.
+class CopyOnce:
+    """The marker of the command `role/command`; it lasts as long as the container."""
 
-    Use: `if not done(path): require(), place(...), record(path, read)`. If a start ends before `record`,
-    the next start writes the files again.
-    """
+    def __init__(self, state_dir: str, command_path: str) -> None:
+        self._state_dir, self._directory = state_dir, os.path.join(state_dir, "copied")
+        self._name = quote(command_path, safe="")
+        if len(self._name) > 200:
+            import hashlib  # Only for names that are too long for a file.
 
-    state_dir: str
+            self._name = self._name[:100] + "-" + hashlib.sha256(self._name.encode()).hexdigest()
 
-    def done(self, command_path: str) -> bool:
-        """Whether an earlier start of this container has written the files of `role/command`."""
+    def written(self) -> int | None:
+        """The zxid up to which the files were read that an earlier start has written; None if none has."""
         with self._explained():
-            refuse_strangers(self.state_dir)
-            if os.path.islink(self._markers):
+            refuse_strangers(self._state_dir)
+            if os.path.islink(self._directory):
                 raise PermissionError(errno.EPERM, "it is a link, which the agent does not make: remove it")
+            marker = os.path.join(self._directory, self._name)
             try:
-                return stat.S_ISREG(os.lstat(self._marker(command_path)).st_mode)
+                if not stat.S_ISREG(os.lstat(marker).st_mode):
+                    return None
             except (FileNotFoundError, NotADirectoryError):
-                return False
-
-    def require(self) -> None:
-        """Raise CannotWrite if a marker can't be recorded. Call it before a file is written."""
-        with self._temporary("", 0):
-            pass
-
-    def record(self, command_path: str, read: int) -> None:
-        """Remember that the files of `role/command` are written, for as long as the container exists.
-
-        `read` is the zxid up to which their content was read.
-        """
-        with self._temporary(command_path, read) as (directory, temporary):
-            name = os.path.basename(self._marker(command_path))
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            sync_directory(directory)
-
-    @contextmanager
-    def _temporary(self, command_path: str, read: int) -> Iterator[tuple[int, str]]:
-        """The directory of the markers, and the name of a new one in it, which has to be renamed."""
-        marker = Content("marker", self._marker(command_path), None, None, 0o644, b"%x" % read)
-        with self._explained(), ExitStack() as stack:
-            directory = stack.enter_context(closing(open_directory(self._markers)))
-            remove_leftovers(directory, self._markers)
-            yield directory, stack.enter_context(complete(directory, marker))
-
-    def read(self, command_path: str) -> int:
-        """The zxid that was recorded with files that are `done`; 0 if the marker contains none."""
-        with self._explained():
-            data = read_regular(self._marker(command_path))
+                return None
+            data = read_regular(marker)
         try:
             return int(data, 16)
         except ValueError:
             return 0
 
-    @property
-    def _markers(self) -> str:
-        return os.path.join(self.state_dir, "copied")
+    @contextmanager
+    def recorded(self, read: int) -> Iterator[None]:
+        """A context that writes the files, read up to the zxid `read`; its end makes the marker.
 
-    def _marker(self, command_path: str) -> str:
-        name = quote(command_path, safe="", errors="surrogatepass")
-        if len(name) > 200:
-            import hashlib  # Only for names that are too long for a file.
-
-            name = name[:100] + "-" + hashlib.sha256(name.encode()).hexdigest()
-        return os.path.join(self._markers, name)
+        Raises CannotWrite first if that will not be possible. If a start ends before, the next one writes the
+        files again.
+        """
+        marker = Content("marker", os.path.join(self._directory, self._name), None, None, 0o644, b"%x" % read)
+        with ExitStack() as stack:
+            with self._explained():
+                directory = stack.enter_context(closing(open_directory(self._directory)))
+                remove_leftovers(directory, self._directory)
+                temporary = stack.enter_context(complete(directory, marker))
+            yield
+            with self._explained():
+                os.rename(temporary, self._name, src_dir_fd=directory, dst_dir_fd=directory)
+                sync_directory(directory)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -92,7 +72,7 @@ class CopyOnce(NamedTuple):
             yield
         except OSError as error:
             raise cannot_write(
-                f"COPY_ONCE can't be recorded in {self._markers}: {error.strerror or strerror(error)}:"
+                f"COPY_ONCE can't be recorded in {self._directory}: {error.strerror or strerror(error)}:"
                 " set KOLLA_STATE_DIR to a directory that exists as long as the container, that has space and"
                 f" that uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS",
                 error,

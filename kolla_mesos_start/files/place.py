@@ -3,6 +3,9 @@
 There are three ways: change owner and mode, replace the file by a rename, or rewrite it in place if it is a
 mount. The old files are kept in memory to undo all of it.
 
+A new file is written beside `dest` under a temporary name, and locked. One without a lock is left over from a
+killed agent, and the next agent removes it.
+
 If the last part of a path is a link, it is never followed, and all operations use a descriptor of its
 directory: no other file than `dest` can be written. Links among the parents are followed: /var/run is one.
 """
@@ -10,6 +13,7 @@ directory: no other file than `dest` can be written. Links among the parents are
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,7 +31,6 @@ from kolla_mesos_start.files.paths import (
     sync_directory,
 )
 from kolla_mesos_start.files.plan import difference, explained, wanted
-from kolla_mesos_start.files.temporary import discard, open_temporary, remove_leftovers, temporary_name
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
 
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
+# The name does not contain that of dest, so it is always short enough, and matches no `conf.d/*.conf`.
+TEMPORARY_PREFIX = ".kolla_mesos_start-stage-"
+
 
 class _Staged(NamedTuple):
     """A file to be placed in `directory`, and its complete `temporary` file there, unless it needs none."""
@@ -53,11 +59,9 @@ class _Staged(NamedTuple):
     temporary: str | None
 
 
-def accept(content: Content, path: str) -> None:
-    """No check."""
-
-
-def place(contents: Sequence[Content], check: Check = accept, *, can_undo: bool = False) -> list[Content]:
+def place(
+    contents: Sequence[Content], check: Check = lambda content, path: None, *, can_undo: bool = False
+) -> list[Content]:
     """Write the files of one command; a file that is already right is not touched.
 
     Optional files without content are skipped: the image may have its own file at that dest. If a file can't
@@ -65,28 +69,28 @@ def place(contents: Sequence[Content], check: Check = accept, *, can_undo: bool 
     before one is changed, a later error puts the old files back, and the result is for `restore`. Otherwise
     it sees each when those before it are in place, which it may need.
     """
+
+    def pass_check(staged: _Staged) -> None:
+        if staged.content.check and staged.temporary:
+            check(staged.content, f"{staged.content.directory}/{staged.temporary}")
+
     with ExitStack() as stack:
         staged = _stage(wanted(contents), stack)
         for each in staged if can_undo else ():
-            _pass(each, check)
+            pass_check(each)
         # From here on only mounted files need space.
-        staged = sorted(staged, key=lambda each: not each.is_mounted)
+        staged.sort(key=lambda each: not each.is_mounted)
         before = [_as_it_is(each.content) for each in staged if can_undo]
         try:
             for each in staged:
                 if not can_undo:
-                    _pass(each, check)
+                    pass_check(each)
                 with explained(each.content):
                     _commit(each)
         except CannotWrite:
             restore(before)
             raise
     return before
-
-
-def _pass(staged: _Staged, check: Check) -> None:
-    if staged.content.check and staged.temporary:
-        check(staged.content, f"{staged.content.directory}/{staged.temporary}")
 
 
 def restore(before: Sequence[Content]) -> None:
@@ -99,15 +103,14 @@ def restore(before: Sequence[Content]) -> None:
             if content.link is None:
                 with suppress(FileNotFoundError):
                     os.unlink(content.basename, dir_fd=directory)
-                log.info("%s: removed", content.dest)
             else:
-                name = temporary_name()
+                name = _temporary_name()
                 os.symlink(content.link, name, dir_fd=directory)
                 try:
                     os.rename(name, content.basename, src_dir_fd=directory, dst_dir_fd=directory)
                 finally:
-                    discard(directory, name)
-                log.info("%s: written", content.dest)
+                    _discard(directory, name)
+            log.info("%s: %s", content.dest, "removed" if content.link is None else "written")
             sync_directory(directory)
 
 
@@ -127,7 +130,10 @@ def _as_it_is(content: Content) -> Content:
         return content._replace(uid=there.st_uid, gid=there.st_gid, mode=mode, data=data)
 
 
-def _stage(contents: Sequence[Content], stack: ExitStack) -> Sequence[_Staged]:
+# -- before any file is changed --
+
+
+def _stage(contents: Sequence[Content], stack: ExitStack) -> list[_Staged]:
     """The files that are not right yet. `stack` removes the temporary files that are not used."""
     directories: dict[str, int] = {}
     staged: list[_Staged] = []
@@ -150,33 +156,62 @@ def _stage(contents: Sequence[Content], stack: ExitStack) -> Sequence[_Staged]:
 
 def _staged(directory: int, content: Content, stack: ExitStack) -> Iterator[_Staged]:
     found = difference(directory, content, content.owner)
-    if found == "owner" and not content.has_owner:
-        found = difference(directory, content, _own(directory, content))
+    if found == "owner" and content.uid is content.gid is None:
+        # On a file system that squashes ids our new files may have another owner than us.
+        fd, temporary = _open_temporary(directory)
+        with closing(fd):
+            _discard(directory, temporary)
+            _set_owner(fd, content)
+            there = os.fstat(fd)
+        found = difference(directory, content, (there.st_uid, there.st_gid))
     if found == "unchanged":
         log.debug("%s is unchanged", content.dest)
         return
     is_right = found in ("owner", "mode")
     is_mounted = found != "create" and is_mount(directory, content.basename)
     if is_mounted:
-        # Find a mount that can't be written before any other file is replaced.
-        with _mount_explained(content), suppress(PermissionError):  # `_rewrite` may change the mode.
+        # Found before any other file is replaced; `_rewrite` may have to change its mode.
+        with explained(content, is_mounted=True), suppress(PermissionError):
             os.close(os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory))
-    temporary = None
-    if not is_right and (content.check or not is_mounted):
-        temporary = stack.enter_context(complete(directory, content))
-    yield _Staged(content, directory, is_right, is_mounted, temporary)
+    needs_new = not is_right and (content.check or not is_mounted)
+    new = stack.enter_context(complete(directory, content)) if needs_new else None
+    yield _Staged(content, directory, is_right, is_mounted, new)
 
 
-def _own(directory: int, content: Content) -> tuple[int, int]:
-    """The owner of our new files here: another one than us on a file system that squashes ids."""
-    fd, temporary = open_temporary(directory)
+@contextmanager
+def complete(directory: int, content: Content) -> Iterator[str]:
+    """A temporary file with this content, owner and mode; removed unless it is renamed.
+
+    It has the ACL and other attributes of the file that it will replace.
+    """
+    fd, temporary = _open_temporary(directory)
     try:
-        _set_owner(fd, content)
-        there = os.fstat(fd)
-        return there.st_uid, there.st_gid
+        with closing(fd):  # It stays open, and so locked, until it is renamed.
+            _set_owner(fd, content)
+            _keep_attributes(fd, directory, content)
+            _set_owner_and_mode(fd, content)
+            _write_all(fd, content)
+            yield temporary
     finally:
-        os.close(fd)
-        discard(directory, temporary)
+        _discard(directory, temporary)
+
+
+def _keep_attributes(fd: int, directory: int, content: Content) -> None:
+    """Copy them before the mode is set: an ACL can give the group less than the mode alone would."""
+    try:
+        old = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+    except OSError:
+        return  # There is no file yet, it is a link, or it is another user's.
+    with closing(old):
+        there = os.fstat(old)
+        # Otherwise another user could give themselves rights to the new file.
+        if stat.S_ISREG(there.st_mode) and there.st_uid in (0, content.owner[0]):
+            from kolla_mesos_start.files.attributes import keep  # A new container replaces no file.
+
+            keep(old, fd, content.mode, content.dest)
+
+
+# -- one file --
 
 
 def _commit(staged: _Staged) -> None:
@@ -195,12 +230,11 @@ def _commit(staged: _Staged) -> None:
 def _correct(content: Content, directory: int) -> bool:
     """Set owner and mode of a file whose content is right; False if it must be replaced instead."""
     with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
-        there = os.fstat(fd)
+        there, data = os.fstat(fd), content.data or b""
         if not stat.S_ISREG(there.st_mode):
             return False  # Another process has replaced it.
         if there.st_nlink > 1 and not is_mount(directory, content.basename):
             return False  # The file has another name, where it must not change.
-        data = content.data or b""
         if os.pread(fd, len(data) + 1, 0) != data:
             return False  # Another user has moved another file to dest, which is not to become theirs.
         try:
@@ -213,26 +247,6 @@ def _correct(content: Content, directory: int) -> bool:
             return False
         os.fsync(fd)
     return True
-
-
-@contextmanager
-def complete(directory: int, content: Content) -> Iterator[str]:
-    """A temporary file with this content, owner and mode; removed unless it is renamed.
-
-    It has the ACL and other attributes of the file that it will replace.
-    """
-    fd, temporary = open_temporary(directory)
-    try:
-        with closing(fd):  # It stays open, and so locked, until it is renamed.
-            _set_owner(fd, content)
-            _keep_attributes(fd, directory, content)
-            _set_owner_and_mode(fd, content)
-            _write_all(fd, content.data or b"")
-            _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
-            os.fsync(fd)
-            yield temporary
-    finally:
-        discard(directory, temporary)
 
 
 def _rename(directory: int, content: Content, temporary: str) -> None:
@@ -250,40 +264,19 @@ def _rename(directory: int, content: Content, temporary: str) -> None:
 
 def _rewrite(directory: int, content: Content) -> None:
     """Write into the file itself: a rename can't replace a bind mount."""
-    data = content.data or b""
-    with _mount_explained(content):
-        fd = _open_mounted(directory, content)
+    with explained(content, is_mounted=True):
+        try:
+            fd = os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
+        except PermissionError:
+            # A mode without `w` (0400) stops even an unprivileged owner, until the owner changes it.
+            with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
+                os.fchmod(fd, mode_of(fd) | stat.S_IWUSR)
+            fd = os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
     with closing(fd):
-        _reserve(fd, len(data))
+        _reserve(fd, len(content.data or b""))
         _set_owner_and_mode(fd, content)
-        _write_all(fd, data)
-        # Truncate after writing: truncating first would free blocks that a full file system may give away.
-        os.ftruncate(fd, len(data))
-        _set_owner_and_mode(fd, content)
-        os.fsync(fd)
+        _write_all(fd, content)
     log.info("%s: written", content.dest)
-
-
-@contextmanager
-def _mount_explained(content: Content) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(
-            f"config file {content.name}: {content.dest} is a mount of its own and can't be written:"
-            f" {strerror(error)}: mount it writable for uid {os.geteuid()}, or choose another dest",
-            error,
-        ) from error
-
-
-def _open_mounted(directory: int, content: Content) -> int:
-    try:
-        return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
-    except PermissionError:
-        # A mode without `w` (0400) stops even an unprivileged owner, until the owner changes it.
-        with closing(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)) as fd:
-            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IWUSR)
-        return os.open(content.basename, os.O_WRONLY | O_CAREFUL, dir_fd=directory)
 
 
 def _reserve(fd: int, size: int) -> None:
@@ -301,19 +294,14 @@ def _reserve(fd: int, size: int) -> None:
             raise
 
 
-def _keep_attributes(fd: int, directory: int, content: Content) -> None:
-    """Copy them before the mode is set: an ACL can give the group less than the mode alone would."""
-    try:
-        old = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
-    except OSError:
-        return  # There is no file yet, it is a link, or it is another user's.
-    with closing(old):
-        there = os.fstat(old)
-        # Otherwise another user could give themselves rights to the new file.
-        if stat.S_ISREG(there.st_mode) and there.st_uid in (0, content.owner[0]):
-            from kolla_mesos_start.files.attributes import keep  # A new container replaces no file.
-
-            keep(old, fd, content.mode, content.dest)
+def _write_all(fd: int, content: Content) -> None:
+    data = rest = memoryview(content.data or b"")
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    # Truncate after writing: truncating first would free blocks that a full file system may give away.
+    os.ftruncate(fd, len(data))
+    _set_owner_and_mode(fd, content)  # Unless root writes, a write clears setuid and setgid.
+    os.fsync(fd)
 
 
 def _set_owner_and_mode(fd: int, content: Content) -> None:
@@ -337,7 +325,7 @@ def _set_owner(fd: int, content: Content) -> None:
     try:
         os.fchown(fd, uid, gid)
     except OSError as error:
-        if not content.has_owner and error.errno in (errno.EPERM, errno.EINVAL):
+        if content.uid is content.gid is None and error.errno in (errno.EPERM, errno.EINVAL):
             return  # No owner was asked for: the file system has chosen one.
         remedy = "leave `owner` out, or run the agent as root with CAP_CHOWN"
         if error.errno == errno.EINVAL:
@@ -354,7 +342,67 @@ def _set_owner(fd: int, content: Content) -> None:
         ) from error
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+# -- temporary files --
+
+
+def _open_temporary(directory: int) -> tuple[int, str]:
+    """Create an empty, locked file in `directory`; returns its descriptor and its name."""
+    while True:
+        name = _temporary_name()
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # Another agent takes it for a left-over, and removes it.
+            os.close(fd)
+            continue
+        except OSError as error:
+            # This file system has no locks: left-overs can't be recognised, and stay.
+            log.debug("can't lock a temporary file: %s", strerror(error))
+        if os.fstat(fd).st_nlink > 0:
+            return fd, name
+        os.close(fd)
+
+
+def _temporary_name() -> str:
+    return TEMPORARY_PREFIX + os.urandom(8).hex()
+
+
+def remove_leftovers(directory: int, path: str) -> None:
+    """Remove the temporary files of agents that were killed: no process has a lock on them."""
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        log.debug("%s can't be listed: %s", path, strerror(error))
+        return
+    for name in names:
+        if not name.startswith(TEMPORARY_PREFIX):
+            continue
+        try:
+            try:
+                # For a lock, NFS needs the right to write, if exclusive, or to read, if shared.
+                fd = os.open(name, os.O_RDWR | O_CAREFUL, dir_fd=directory)
+            except PermissionError:  # Its mode may be 0400.
+                fd = os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
+            with closing(fd):
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                os.unlink(name, dir_fd=directory)
+        except (BlockingIOError, FileNotFoundError):
+            log.debug("%s/%s: another agent is writing it, or has removed it", path, name)
+        except OSError as error:
+            log.warning(
+                "%s/%s: an agent that was killed left this file, and it can't be removed (%s): remove it",
+                path,
+                name,
+                strerror(error),
+            )
+
+
+def _discard(directory: int, name: str) -> None:
+    """Remove a temporary file, unless it has been moved to its place."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        # An earlier error is being raised. The next start tries again to remove the file.
+        log.warning("%s can't be removed: %s", name, strerror(error))

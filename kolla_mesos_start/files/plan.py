@@ -33,9 +33,9 @@ class Content(NamedTuple):
     """One config file as it should be in the container.
 
     `name` is its name in the definition, `dest` an absolute path. `uid` and `gid` None: the agent's own.
-    `data` None: the file has no content, or keeps its old content (`is_kept`), so it is not placed; `absent`
-    says why. `check` is the argv of a command that new content must pass, with `{}` for its path. `link`: the
-    target of a link at dest.
+    `data` None: the file has no content, or stays as it was (`kept` says why), so it is not placed.
+    `check` is the argv of a command that new content must pass, with `{}` for its path. `link`: the target of
+    a link at dest.
     """
 
     name: str
@@ -45,8 +45,7 @@ class Content(NamedTuple):
     mode: int
     data: bytes | None
     check: tuple[str, ...] | None = None
-    absent: str = "optional"
-    is_kept: bool = False
+    kept: str = ""
     link: str | None = None
 
     def __repr__(self) -> str:
@@ -62,11 +61,6 @@ class Content(NamedTuple):
         return os.path.basename(self.dest)
 
     @property
-    def has_owner(self) -> bool:
-        """Whether the definition asks for an owner."""
-        return self.uid is not None or self.gid is not None
-
-    @property
     def owner(self) -> tuple[int, int]:
         return (
             os.geteuid() if self.uid is None else self.uid,
@@ -79,7 +73,7 @@ def plan(content: Content) -> str:
 
     `owner`: the owner is wrong, and perhaps the mode too. Raises CannotWrite if `place` certainly would.
     """
-    if not wanted([content]):
+    if content.data is None:
         return "unchanged"
     with explained(content):
         try:
@@ -91,45 +85,17 @@ def plan(content: Content) -> str:
 
 
 def wanted(contents: Sequence[Content]) -> Sequence[Content]:
-    """Those that have content. Raises CannotWrite for impossible paths and ids, and for equal paths."""
+    """Those that have content. Raises CannotWrite if two have the same dest."""
     contents = [content for content in contents if content.data is not None]
-    problems = [problem for content in contents for problem in _defects(content)]
-    problems = problems or list(_collisions(contents))
-    if problems:
-        raise CannotWrite("; ".join(problems))
-    return contents
-
-
-def _defects(content: Content) -> Iterator[str]:
-    if not _is_file_path(content.dest):
-        yield (
-            f"config file {content.name}: dest {content.dest!r} is not the path of a file:"
-            " give an absolute path that ends in a file name"
-        )
-    for label, number in (("uid", content.uid), ("gid", content.gid)):
-        # -1 is not an id: to chown it means "leave it as it is".
-        if number is not None and not 0 <= number < 2**32 - 1:
-            yield f"config file {content.name}: {content.dest!r} can't belong to {label} {number}"
-
-
-def _is_file_path(dest: str) -> bool:
-    try:
-        os.fsencode(dest)
-    except UnicodeEncodeError:
-        return False
-    return dest.startswith("/") and "\0" not in dest and os.path.basename(dest) not in ("", ".", "..")
-
-
-def _collisions(contents: Sequence[Content]) -> Iterator[str]:
     names: dict[str, str] = {}
     for content in contents:
         path = os.path.join(os.path.realpath(content.directory), content.basename)
-        other = names.setdefault(path, content.name)
-        if other != content.name:
-            yield (
-                f"config files {other} and {content.name} have the same dest {content.dest}:"
+        if names.setdefault(path, content.name) != content.name:
+            raise CannotWrite(
+                f"config files {names[path]} and {content.name} have the same dest {content.dest}:"
                 " give each of them its own dest"
             )
+    return contents
 
 
 def difference(directory: int, content: Content, owner: tuple[int, int]) -> str:
@@ -147,24 +113,21 @@ def difference(directory: int, content: Content, owner: tuple[int, int]) -> str:
             " links: remove it, or choose another dest"
         )
     data = content.data or b""
-    if there.st_size != len(data) or not _holds(directory, content.basename, data):
-        return "rewrite"
+    try:
+        if there.st_size != len(data):
+            return "rewrite"
+        with open(os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory), "rb") as file:
+            if file.read(len(data) + 1) != data:
+                return "rewrite"
+    except PermissionError:
+        return "rewrite"  # It belongs to another user. If we may write in the directory, it is replaced.
     if (there.st_uid, there.st_gid) != owner:
         return "owner"
     return "unchanged" if stat.S_IMODE(there.st_mode) == content.mode else "mode"
 
 
-def _holds(directory: int, name: str, data: bytes) -> bool:
-    try:
-        fd = os.open(name, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
-    except PermissionError:
-        return False  # It belongs to another user. If we may write in the directory, it is replaced.
-    with open(fd, "rb") as file:
-        return file.read(len(data) + 1) == data
-
-
 @contextmanager
-def explained(content: Content) -> Iterator[None]:
+def explained(content: Content, *, is_mounted: bool = False) -> Iterator[None]:
     """Turn an OSError into a CannotWrite that names the file and its dest, and says what to do."""
     try:
         yield
@@ -175,8 +138,12 @@ def explained(content: Content) -> Iterator[None]:
             " without it"
         ) from error
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "look at the file system of {directory}")
+        found, advice = "", _ADVICE.get(error.errno or 0, "look at the file system of {directory}")
+        if is_mounted:
+            found, advice = (
+                "is a mount of its own and ",
+                "mount it writable for uid {uid}, or choose another dest",
+            )
         hint = advice.format(uid=os.geteuid(), directory=content.directory)
-        raise cannot_write(
-            f"config file {content.name}: {content.dest} can't be written: {strerror(error)}: {hint}", error
-        ) from error
+        what = f"config file {content.name}: {content.dest} {found}can't be written"
+        raise cannot_write(f"{what}: {strerror(error)}: {hint}", error) from error

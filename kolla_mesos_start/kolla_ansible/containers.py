@@ -120,7 +120,6 @@ class Containers:
     steps: Sequence[Step]
     files: Mapping[str, Mapping[str, Sequence[ConfigFile]]]
     left: Sequence[Task] = field(default_factory=tuple)
-    dropped: Sequence[Task] = field(default_factory=tuple)
     inside: Mapping[str, Sequence[Task]] = field(default_factory=dict)  # by daemon
     outside: Sequence[Task] = field(default_factory=tuple)  # commands that need a host and a container
     earlier: Sequence[Task] = field(default_factory=tuple)
@@ -138,13 +137,13 @@ def sort(tasks: Sequence[Task], rules: Rules, *, is_upgrade: bool = False) -> Co
     """
     daemons = {each.name: each for each in _daemons(tasks)}
     waits, stays = rules.matches("dropped"), rules.matches("inside")
-    steps, left, unused, outside, earlier = [], [], [], [], []
+    steps, left, outside, earlier = [], [], [], []
     within: dict[str, list[Task]] = {}
     for task in tasks:
         step, in_container = _step(task, daemons), executed(task)
         if (step or task.module in COMMANDS) and waits.search(f"{task.name}: {_command(task)}"):
-            unused.append(task)
-        elif in_container and (step is None or in_container.host_part):
+            continue
+        if in_container and (step is None or in_container.host_part):
             outside.append(task)
         elif step is not None and in_container and stays.search(_command(task)):
             within.setdefault(step.image_of, []).append(task)
@@ -157,7 +156,7 @@ def sort(tasks: Sequence[Task], rules: Rules, *, is_upgrade: bool = False) -> Co
     named = _named(_joined(steps, tasks))
     if is_upgrade:
         earlier += _stopped(tasks, named, daemons)
-    return Containers(daemons, named, _files(tasks), left, unused, within, outside, earlier)
+    return Containers(daemons, named, _files(tasks), left, within, outside, earlier)
 
 
 def config_directory_of(settings: Mapping[str, Any]) -> str:

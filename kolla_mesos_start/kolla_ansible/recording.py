@@ -175,7 +175,6 @@ class Task:
     place: str
     module: str
     args: Mapping[str, Any]
-    once: bool
     dest: str | None
     content: bytes | None
 
@@ -323,7 +322,6 @@ def read(trace: Path, names: Mapping[str, str]) -> Iterator[Task]:
                 entry["place"].partition("/playbooks/")[2],
                 entry["module"],
                 args,
-                entry["once"],
                 entry.get("dest"),
                 None if content is None else base64.b64decode(content),
             )

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Preparer
-    from kolla_mesos_start.zookeeper.client import Client
 
 
 class OutputClosed(CannotWrite):
@@ -29,7 +28,9 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
 
     Returns how many files would change.
     """
-    _say(_connection(preparer.published.client))
+    session = preparer.published.client.session
+    tls = "over TLS" if session.servers.ca else "without TLS"
+    _say(f"connected to {session.server} {tls}, as {session.servers.identity}")
     failures: list[AgentError] = []
     changes: dict[str, bool] = {}  # by dest: several commands may write one file
     for command in graph.steps:
@@ -55,16 +56,9 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
     return count
 
 
-def _connection(client: Client) -> str:
-    """The server, and our identity."""
-    servers = client.session.servers
-    tls = "over TLS" if servers.ca else "without TLS"
-    return f"connected to {client.session.server} {tls}, as {servers.identity}"
-
-
 def _print(command: str, content: Content, change: str, show: bool) -> None:
     if content.data is None:
-        _say(f"absent     {content.dest} ({command}: {content.absent})")
+        _say(f"absent     {content.dest} ({command}: {content.kept or 'optional'})")
         return
     uid, gid = content.owner
     digest = hashlib.sha256(content.data).hexdigest()

@@ -111,16 +111,12 @@ def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
     if not template or not any(mark in data for mark in (b"{{", b"{%", b"{#")):
         return None
     try:
-        return Text(_label(name), data.decode() + "\n")
+        return Text(f"file {name}", data.decode() + "\n")
     except UnicodeDecodeError as error:
         raise CannotRender(
             f"file {name}: it holds {{{{, {{% or {{# but is not UTF-8 (byte {error.start}); "
             'set "template": false if it is no template'
         ) from None  # The error holds the content.
-
-
-def _label(file: str) -> str:
-    return f"file {file}"
 
 
 class Renderer:
@@ -132,7 +128,6 @@ class Renderer:
     def __init__(self, context: Context | None, missing_is_empty: bool = False) -> None:
         self._context = context
         self._missing_is_empty = missing_is_empty
-        self._missing: dict[Missing, None] = {}  # A set that keeps the order.
         self._sandbox: Sandbox | None = None
         self._listed: dict[str, dict[str, bool]] = {}
         self._written: set[str] = set()  # listed services that a template names: not the value of a variable
@@ -150,9 +145,7 @@ class Renderer:
 
             self._sandbox = Sandbox(self._missing_is_empty)
         sandbox, context = self._sandbox, self._noting(self._context, text)
-        rendered = sandbox.render(text, _values(context, text, sandbox))
-        self._missing.update(dict.fromkeys(rendered.missing))
-        return rendered.text
+        return sandbox.render(text, _values(context, text, sandbox))
 
     def content(self, name: str, data: bytes, template: bool = True) -> bytes:
         """The rendered content of a file, like `text`. Without a template it stays byte for byte."""
@@ -166,7 +159,7 @@ class Renderer:
 
     def listed(self, name: str) -> Mapping[str, bool]:
         """The services whose members or instances the file lists, and whether there is any."""
-        return self._listed.get(_label(name), {})
+        return self._listed.get(f"file {name}", {})
 
     def _noting(self, context: Context, text: Text) -> Context:
         listed = self._listed.setdefault(text.label, {})
@@ -189,7 +182,7 @@ class Renderer:
     @property
     def missing(self) -> tuple[Missing, ...]:
         """The missing values so far, in the order in which they were used."""
-        return tuple(self._missing)
+        return tuple(self._sandbox.missing) if self._sandbox else ()
 
     def check(self, looked_at: Callable[[str], Sequence[str]]) -> None:
         """Raise CannotRender if anything was missing; if missing is empty, log a warning for each name.

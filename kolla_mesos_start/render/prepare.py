@@ -6,14 +6,15 @@ here: `files` places the contents.
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 
 from kolla_mesos_start.definition import keys
-from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.document import generations, load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.strings import untidy
-from kolla_mesos_start.errors import BadDefinition, CannotRender, listed
+from kolla_mesos_start.errors import AccessDenied, BadDefinition, CannotRender, listed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.render import context
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Callable, TypeVar
 
-    from kolla_mesos_start.definition.model import Command, File, Graph, Step
+    from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Step
     from kolla_mesos_start.definition.strings import Text
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host.accounts import Ids
@@ -73,16 +74,16 @@ class Prepared(NamedTuple):
         }
 
 
-class Inputs(NamedTuple):
-    """The content of each file (None if missing), templates and variables of a command.
+class Generation(NamedTuple):
+    """The generation that is published for a one-time command.
 
-    `read`: see Prepared.
+    `name` is None if the command has no generation, or if it is not known: then `unknown` says why. `stamps`
+    are those of the znodes that it was read from.
     """
 
-    sources: Mapping[str, bytes | None]
-    texts: Sequence[Text]
-    variables: Mapping[str, str]
-    read: int
+    name: str | None
+    stamps: Mapping[str, Stamp | None]
+    unknown: str = ""
 
 
 class Preparer:
@@ -96,18 +97,6 @@ class Preparer:
         self.election: Mapping[str, str] | None = None
         self._settings, self._znodes = settings, published.znodes
         self._untidy: set[str] = set()  # variables that a warning has named
-
-    def of(self, service: str, *, recorded: bool = False) -> Preparer:
-        """A preparer for another service, whose images may be of any generation.
-
-        `recorded`: use the part of its definition that is recorded for all services.
-        """
-        from kolla_mesos_start.tree.published import Published
-
-        znodes = self._znodes._replace(service_name=service)
-        settings = self._settings._replace(generation=None)
-        source = znodes.recorded_generations if recorded else None
-        return Preparer(settings, Published(self.published.client, znodes, source), self.facts)
 
     def read_graph(self, definition: Definition) -> tuple[Graph, Mapping[str, Stamp | None]]:
         """The graph of a definition, and the stamps of the znodes that it was read from (None: no znode).
@@ -135,17 +124,17 @@ class Preparer:
         """
         seen = self.published.client.record()
         files = command.files if with_files else ()
-        inputs = self._read(files, late_texts(command))
-        renderer = self._renderer(inputs.variables, inputs.texts)
+        sources, texts, variables, read = self._read(files, late_texts(command))
+        renderer = self._renderer(variables, texts)
         contents = {
             file.name: renderer.content(file.name, data, file.template)
             for file in files
-            if (data := inputs.sources[file.name]) is not None
+            if (data := sources[file.name]) is not None
         }
         missing_files = [
             f"content of file {file.name} ({file.mounted or self._znodes.file(file.name)} does not exist)"
             for file in files
-            if inputs.sources[file.name] is None and not file.optional
+            if sources[file.name] is None and not file.optional
         ]
         step = self._checked(renderer, lambda: resolve(command, renderer.text), missing_files)
         gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.command.files}
@@ -161,13 +150,58 @@ class Preparer:
         if ids is not None and ids.name is not None:
             account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
         environ = {**self._settings.environ, **account, **dict(step.command.env)}
-        return Prepared(step, ids, environ, placed, seen, now, inputs.read)
+        return Prepared(step, ids, environ, placed, seen, now, read)
 
-    def _read(self, files: Sequence[File], strings: Sequence[Text]) -> Inputs:
-        """Read everything that the files and strings need, again if something is published meanwhile."""
+    # -- the generation of another service's command ------------------------------------------------
+
+    def published_generation(self, dependency: Dependency) -> Generation:
+        """The generation that is published for the command of the dependency."""
+        try:
+            for service in self.published.services(dependency.role):
+                try:
+                    return self._generation(service, dependency)
+                except AccessDenied:  # With an acl.yml only a service's own agents may read its definition.
+                    return self._generation(service, dependency, recorded=True)
+        except (AccessDenied, BadDefinition, CannotRender) as error:
+            return Generation(None, {}, error.reason)
+        return Generation(None, {}, f"no service has claimed the role {dependency.role}")
+
+    def _generation(self, service: str, dependency: Dependency, *, recorded: bool = False) -> Generation:
+        """`recorded`: read the part of the definition that is recorded for all services."""
+        from kolla_mesos_start.tree.published import Published
+
+        znodes = self._znodes._replace(service_name=service)
+        published = Published(
+            self.published.client, znodes, znodes.recorded_generations if recorded else None
+        )
+        definition = published.definition()
+        read = {published.source: (definition.version, definition.zxid)}
+        command = generations(load(definition.data).root).get(dependency.name)
+        if command is None:
+            return Generation(None, read)
+        if context.IMAGE_GENERATION in str(command["generation"]):
+            return Generation(None, read, f"it is that of any image that runs {dependency.path}")
+        # The agents of that service read the rest; here it need not even be valid.
+        alone = {"commands": {dependency.name: {"command": "true", **command}}}
+        # Its images may be of any generation.
+        other = Preparer(self._settings._replace(generation=None), published, self.facts)
+        graph, stamps = other.read_graph(definition._replace(data=json.dumps(alone).encode()))
+        target = graph.commands[0]
+        return Generation(target.generation if target.run_once == dependency.scope else None, stamps)
+
+    # -- what is read -------------------------------------------------------------------------------
+
+    def _read(
+        self, files: Sequence[File], strings: Sequence[Text]
+    ) -> tuple[Mapping[str, bytes | None], Sequence[Text], Mapping[str, str], int]:
+        """Read everything that the files and strings need, again if something is published meanwhile.
+
+        Returns the content of each file (None if missing), all templates, their variables, and `read`: see
+        Prepared.
+        """
         client = self.published.client
         if not files and not strings:
-            return Inputs({}, (), {}, client.session.zxid)
+            return {}, (), {}, client.session.zxid
         while True:
             # Later reads include everything that the server has answered by now.
             read = client.session.zxid
@@ -182,7 +216,7 @@ class Preparer:
             texts = (*strings, *filter(None, contents))
             variables, _, after = self._variables(context.variable_names(texts))
             if before == after and max(zxid or 0 for zxid in client.seen.values()) <= read:
-                return Inputs(sources, texts, variables, read)
+                return sources, texts, variables, read
 
     def _variables(self, names: frozenset[str]) -> Variables:
         """Each variable from KOLLA_VARIABLES_DIR, or else from ZooKeeper."""
@@ -316,7 +350,5 @@ def _content(file: File, data: bytes | None, gone: Sequence[str]) -> Content:
     if gone:
         why = f"no instance of {', '.join(gone)} is left"
         log.warning("%s stays as it was: %s", file.dest, why)
-        return Content(
-            file.name, file.dest, uid, gid, file.mode, None, check, f"stays as it was: {why}", True
-        )
+        return Content(file.name, file.dest, uid, gid, file.mode, None, check, f"stays as it was: {why}")
     return Content(file.name, file.dest, uid, gid, file.mode, data, check)

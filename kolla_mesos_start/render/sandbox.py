@@ -7,12 +7,13 @@ template. Messages contain names that templates have, and line numbers, never a 
 from __future__ import annotations
 
 import base64
+import operator
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import NamedTuple, Union
+from typing import Any, Callable, ClassVar, NamedTuple, Union
 
 from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import CannotRender
@@ -23,11 +24,9 @@ CACHES = ("BytecodeCache", "FileSystemBytecodeCache", "MemcachedBytecodeCache")
 import_without("jinja2", {"jinja2.bccache": CACHES, "hashlib": ("sha1",)})
 
 from jinja2 import FunctionLoader, TemplateError, TemplateSyntaxError, Undefined, meta, nodes  # noqa: E402
-from jinja2.exceptions import SecurityError  # noqa: E402
+from jinja2.exceptions import SecurityError, UndefinedError  # noqa: E402
 from jinja2.sandbox import SandboxedEnvironment  # noqa: E402
 from jinja2.utils import missing  # noqa: E402
-
-from kolla_mesos_start.render.undefined import MissingValue  # noqa: E402
 
 # The errors of jinja2 and of a template's operations. Errors of the functions among the values (an
 # AgentError, kazoo's errors) are not caught here.
@@ -72,13 +71,6 @@ class Missing(NamedTuple):
     of_text: bool = False
 
 
-class Rendered(NamedTuple):
-    """A rendered template. `text` is of use only if nothing is `missing`, or if missing is empty."""
-
-    text: str
-    missing: tuple[Missing, ...]
-
-
 class FaultyTemplate(CannotRender):
     """A template has an error on one of its lines."""
 
@@ -87,15 +79,111 @@ class FaultyTemplate(CannotRender):
         self.line = line
 
 
+class MissingValue(Undefined):
+    """A missing value: recorded when it is used, but not when `default()` or `is defined` test it.
+
+    A use does not end the rendering, so that all that is missing is found in one pass: the result
+    is the missing value again, or, if missing is empty, that of an empty text.
+    """
+
+    __slots__ = ()
+    # A template reaches every attribute of an object whose name does not begin with an underscore.
+    _sandbox: ClassVar[Sandbox]
+
+    def _use(self) -> None:
+        if self._undefined_exception is not UndefinedError:
+            self._fail_with_undefined_error()  # Refused by the sandbox: the value is not missing.
+        self._sandbox.record(self)
+
+    def _act(self, action: Callable[..., Any], *operands: Any) -> Any:
+        self._use()
+        return action(*operands) if self._sandbox.missing_is_empty else self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python looks for protocol methods; this does not use the value.
+        return self._act(getattr, "", name, self)
+
+    def __getitem__(self, key: object) -> Any:
+        self._use()
+        return self
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        self._use()
+        if self._sandbox.missing_is_empty:
+            raise TypeError("a text can't be called")
+        return self
+
+    def __iter__(self) -> Iterator[object]:
+        self._use()
+        return iter(())
+
+    def __index__(self) -> int:
+        self._use()
+        if self._sandbox.missing_is_empty:
+            raise TypeError("a text is no index")
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        self._use()
+        return self._sandbox.missing_is_empty and other == ""
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __contains__(self, item: object) -> bool:
+        self._use()
+        return self._sandbox.missing_is_empty and item == ""
+
+
+def _constant(value: object) -> Callable[[MissingValue], object]:
+    def method(self: MissingValue) -> object:
+        self._use()
+        return value
+
+    return method
+
+
+def _ordering(compare: Callable[[Any, Any], Any]) -> Callable[[MissingValue, Any], bool]:
+    def method(self: MissingValue, other: object) -> bool:
+        self._use()
+        return self._sandbox.missing_is_empty and bool(compare("", other))
+
+    return method
+
+
+def _forward(operation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *others: self._act(operation, "", *others)
+
+
+def _reflected(operation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: self._act(operation, other, "")
+
+
+# str() of a list calls repr.
+for _name, _value in (
+    *(("str", ""), ("repr", repr("")), ("len", 0), ("bool", False)),
+    *(("int", 0), ("float", 0.0), ("hash", hash(""))),
+):
+    setattr(MissingValue, f"__{_name}__", _constant(_value))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
+    setattr(MissingValue, f"__r{_name}__", _reflected(getattr(operator, _name)))
+for _name in ("neg", "pos"):
+    setattr(MissingValue, f"__{_name}__", _forward(getattr(operator, _name)))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(MissingValue, f"__{_name}__", _ordering(getattr(operator, _name)))
+
+
 class Sandbox:
-    """Renders templates, one at a time, with the defaults of jinja2."""
+    """Renders templates, one at a time, with the defaults of jinja2. `missing`: all that was, in order."""
 
     def __init__(self, missing_is_empty: bool = False) -> None:
         self.missing_is_empty = missing_is_empty
+        self.missing: dict[Missing, None] = {}  # A set that keeps the order.
         self._tree = nodes.Template([])
-        self._label = ""
-        self._missing: dict[Missing, None] = {}  # A set that keeps the order.
-        bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_recorder": self})
+        self._label, self._misses = "", False
+        bound = type("MissingValue", (MissingValue,), {"__slots__": (), "_sandbox": self})
         # The loader finds nothing: a template can't include another one or read from disk.
         self._environment = SandboxedEnvironment(
             undefined=bound, loader=FunctionLoader(lambda name: None), finalize=_written
@@ -109,18 +197,12 @@ class Sandbox:
 
     def undeclared(self, text: Text) -> set[str]:
         """The names that the template may look up in its values, on any branch. Raises CannotRender."""
-        try:
-            return meta.find_undeclared_variables(self._environment.parse(text.text))
-        except FAULTS as error:
-            raise _fault(text.label, error) from None
+        return meta.find_undeclared_variables(self._parse(text))
 
     def used_whole(self, text: Text) -> set[str]:
         """The names that the template uses otherwise than for a single item: `name['a']`, `name[b]`,
         `name.a`, `name.get('a')`. Raises CannotRender."""
-        try:
-            tree = self._environment.parse(text.text)
-        except FAULTS as error:
-            raise _fault(text.label, error) from None
+        tree = self._parse(text)
         uses = Counter(use.name for use in tree.find_all(nodes.Name))
         items = Counter(
             access.node.name
@@ -129,26 +211,32 @@ class Sandbox:
         )
         return {name for name, count in uses.items() if count > items[name]}
 
-    def render(self, text: Text, values: Mapping[str, object]) -> Rendered:
-        """The rendered text, with all that is missing. Raises CannotRender for any other error."""
-        self._label, self._missing = text.label, {}
+    def render(self, text: Text, values: Mapping[str, object]) -> str:
+        """The rendered text; it is of use only if nothing is missing, or if missing is empty.
+
+        Raises CannotRender for any other error.
+        """
+        self._tree, self._label = self._parse(text), text.label
+        self._misses = False
         try:
-            return Rendered(self._text(text.text, values), tuple(self._missing))
+            template = self._environment.from_string(self._tree)
+            # Not `render()`: it rewrites the traceback of an error, which holds the line.
+            values = {**self._functions(self._tree), **values}
+            return "".join(template.root_render_func(template.new_context(values)))
         except CannotRender as error:  # From a function among the values: add the line.
             raise FaultyTemplate(text.label, _line_of(error), error.reason) from error
         except FAULTS as error:
             # A missing value can make an operation fail: then it is what to report.
-            is_consequence = self._missing and not isinstance(error, SecurityError)
+            is_consequence = self._misses and not isinstance(error, SecurityError)
             if is_consequence and not self.missing_is_empty:
-                return Rendered("", tuple(self._missing))
+                return ""
             raise _fault(text.label, error) from None
 
-    def _text(self, source: str, values: Mapping[str, object]) -> str:
-        self._tree = self._environment.parse(source)
-        template = self._environment.from_string(self._tree)
-        # Not `render()`: it rewrites the traceback of an error, which holds the line.
-        values = {**self._functions(self._tree), **values}
-        return "".join(template.root_render_func(template.new_context(values)))
+    def _parse(self, text: Text) -> nodes.Template:
+        try:
+            return self._environment.parse(text.text)
+        except FAULTS as error:
+            raise _fault(text.label, error) from None
 
     def _functions(self, tree: nodes.Template) -> dict[str, object]:
         """jinja2's own functions that the template only calls; any other use means a variable."""
@@ -166,13 +254,14 @@ class Sandbox:
         line = _current_line(sys._getframe(1))
         if line is None:
             raise nodes.Impossible  # jinja2 is folding constants: make it evaluate this when it renders.
-        if key is None and any(one.line == line for one in self._missing):
+        if key is None and any((one.label, one.line) == (self._label, line) for one in self.missing):
             return  # `missing | first`: empty because it is missing.
         is_variable = value._undefined_obj is missing and key is not None
         name, of_text = str(key), isinstance(value._undefined_obj, str)
         if not is_variable:
             name = self._item(key) + " of a text" * of_text
-        self._missing[Missing(name, self._label, line, is_variable, of_text)] = None
+        self._misses = True
+        self.missing[Missing(name, self._label, line, is_variable, of_text)] = None
 
     def _item(self, key: object) -> str:
         """What was not found in a value. Only a key that the template holds is shown: it is no value."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from kolla_mesos_start.definition.model import Command
-    from kolla_mesos_start.render.published_generation import Generation
+    from kolla_mesos_start.render.prepare import Generation
     from kolla_mesos_start.report import Report
     from kolla_mesos_start.tree.status import StatusTree
     from kolla_mesos_start.wait.external import Answer, ExternalProbes

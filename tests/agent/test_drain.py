@@ -146,7 +146,9 @@ def test_a_second_signal_ends_the_draining(edge: Edge, signum: signal.Signals) -
 
 def test_a_restart_for_new_files_drains_too(edge: Edge, deployment: Deployment) -> None:
     """The instance is registered again afterwards; the daemon has its output, and no other descriptors."""
-    script = "trap 'echo got TERM; exit' TERM; echo begun; echo $(ls /proc/self/fd); sleep 1000 & wait"
+    script = (
+        "trap 'echo got TERM; exit' TERM; echo begun; echo $(ls /proc/self/fd); while :; do sleep 0.05; done"
+    )
     daemon: dict[str, Any] = {
         "command": ["sh", "-c", script],
         "ready": {"alive": 0},

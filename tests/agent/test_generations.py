@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ class Front:
 
     def __init__(self, site: Site, dependency: object = "db/sync") -> None:
         self.site = site
-        daemon = {"command": ["sleep", "1000"], "dependencies": [dependency], "ready": {"alive": 0}}
+        daemon: dict[str, Any] = {
+            "command": ["sleep", "1000"],
+            "dependencies": [dependency],
+            "ready": {"alive": 0},
+        }
         publish(site.deployment, WEB, {"service": {"daemon": daemon}})
 
     def release(self, generation: str | None) -> None:
@@ -203,11 +208,15 @@ class Upgrade:
         self.site, self.containers = site, site.containers
         self.api = instances.Site(site.deployment, site.zk, API)
 
-    def publish(self, generation: str, *allowed: str, **commands: Any) -> None:
+    def publish(
+        self, generation: str, *allowed: str, dependencies: Sequence[str] = (), **commands: Any
+    ) -> None:
         migrate = self.site.once("migrate", gate=None, generation=generation)
         wanted = {"path": "api/daemon", "generation": generation, "exclusive": True, "count": 1}
         contract = self.site.once("contract", generation=generation, dependencies=[wanted])
-        daemon = {"command": ["sleep", "1000"], "ready": {"alive": 0}, "generations": list(allowed)}
+        daemon = {"command": ["sleep", "1000"], "ready": {"alive": 0}, "dependencies": dependencies}
+        if allowed:
+            daemon["generations"] = list(allowed)
         found = {"migrate": migrate, **commands}
         publish(self.site.deployment, API, {"commands": found, "service": {"daemon": daemon}})
         publish(self.site.deployment, STEPS, {"commands": {"contract": contract}})
@@ -271,6 +280,19 @@ def test_an_old_image_that_waits_sees_the_next_publication(upgrade: Upgrade) -> 
     upgrade.publish("1.0", "1.0", gate=gate)
     old = upgrade.start("1.0")
     old.says("api/gate waits for gate/open")
+    upgrade.publish("2.0", "2.0")
+    runs_daemon(upgrade.start("2.0", "web2"))
+    upgrade.site.put("global/gate/open", "done")
+    assert old.ends() == 76
+    assert "has changed since it was read: beginning again" in old.said
+
+
+def test_an_old_image_that_has_run_a_command_sees_the_first_list(upgrade: Upgrade) -> None:
+    """Its own definition has none, so that any image may run its daemon."""
+    upgrade.publish("1.0", dependencies=["gate/open"])
+    old = upgrade.start("1.0")
+    old.says("api/migrate: done")
+    old.says("api/daemon waits for gate/open")
     upgrade.publish("2.0", "2.0")
     runs_daemon(upgrade.start("2.0", "web2"))
     upgrade.site.put("global/gate/open", "done")

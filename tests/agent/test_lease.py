@@ -560,8 +560,8 @@ def test_the_session_is_not_closed_while_a_command_lives(
     start = Start()
     start.client = client
     start.bootstrap = Bootstrap(bench.tree)
-    start.bootstrap.start_guard().spawn(["sleep", "1000"], PATH)
-    above = psutil.Process(start.bootstrap.start_guard().pid)
+    start.bootstrap.guard.spawn(["sleep", "1000"], PATH)
+    above = psutil.Process(start.bootstrap.guard.pid)
     eventually(above.children, "it runs")
     (command,) = above.children()
     above.suspend()

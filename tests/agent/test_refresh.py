@@ -208,16 +208,6 @@ def test_without_on_change_nothing_is_rendered_again(web: Web, zk: KazooClient) 
     assert (agent.directory / "web.conf").read_text() == "hello"
 
 
-def test_a_change_without_effect_on_the_files_notifies_nobody(web: Web) -> None:
-    web.set(greeting="hello")
-    web.publish("{{ greeting | lower }}")
-    agent = web.start()
-    web.set(greeting="HELLO")
-    done = by_hand(agent)
-    assert (done.returncode, done.stdout) == (0, "nothing has changed in its files\n")
-    assert heard(agent) == []
-
-
 @pytest.mark.parametrize("on_change", [HUP, {"command": "echo SIGHUP $(cat web.conf) >> heard"}])
 def test_a_file_that_was_edited_by_hand_notifies_like_any_other(web: Web, on_change: dict[str, str]) -> None:
     """The daemon has not read that edit."""
@@ -507,18 +497,6 @@ def test_a_refresh_by_hand_runs_at_once(web: Web) -> None:
     done = by_hand(agent)
     assert done.returncode == 78
     assert "missing: nowhere" in done.stdout
-
-
-def test_a_refresh_by_hand_repeats_a_failed_notification(web: Web) -> None:
-    web.publish("old", on_change={"command": "[ -e fixed ] && touch told"})
-    agent = web.start()
-    web.publish("new", on_change={"command": "[ -e fixed ] && touch told"})
-    eventually(lambda: "exit status 1" in web.reason(), "the reason is there")
-    (agent.directory / "fixed").touch()
-    assert by_hand(agent).returncode == 0
-    assert (agent.directory / "told").exists()
-    assert (agent.directory / "web.conf").read_text() == "new"
-    eventually(lambda: not web.reason(), "the reason is gone")
 
 
 def test_a_failed_signal_is_repeated_at_the_next_refresh(web: Web) -> None:

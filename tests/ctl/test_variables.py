@@ -157,11 +157,13 @@ def test_set_writes_one_place_and_unset_removes_it(
     ("name", "readers"), [("level", SERVICE), ("size", SERVICE), ("other", "no published service")]
 )
 def test_the_readers_of_a_variable_are_named(site: Deployment, name: str, readers: str) -> None:
-    """In its definition, in a file, and nowhere."""
+    """In its definition, in a file, and nowhere; also if another service is asked for the shared value."""
     ctl(site, "set", "other", "1")
-    done = ctl(site, "get", name)
-    assert f"read by {readers}" in done.stderr.splitlines()
-    assert "read by" not in done.stdout
+    publish(site, "web", {"commands": {"a": {"command": "true"}}})
+    for more in ((), ("--service", "web")):
+        done = ctl(site, "get", name, *more)
+        assert f"read by {readers}" in done.stderr.splitlines()
+        assert "read by" not in done.stdout
 
 
 def test_set_warns_of_an_untidy_value(site: Deployment) -> None:

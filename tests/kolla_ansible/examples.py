@@ -112,6 +112,6 @@ class Recorder:
     ) -> Task:
         number = len(self.tasks)
         place = f"/playbooks/roles/{role}/tasks/main.yml:{number + 1}"
-        made = Task(number, self.host, self.host, role, name, place, module, args, False, dest, content)
+        made = Task(number, self.host, self.host, role, name, place, module, args, dest, content)
         self.tasks.append(made)
         return made

@@ -122,8 +122,8 @@ def _content(sandbox: Sandbox, data: bytes, entry: Mapping[str, Any], known: Map
     if text is None:
         return data
     made = sandbox.render(text, known)
-    assert not made.missing, made.missing
-    return made.text.encode()
+    assert not sandbox.missing, sandbox.missing
+    return made.encode()
 
 
 def _below(path: str) -> str:

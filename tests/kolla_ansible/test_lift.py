@@ -35,7 +35,7 @@ def rendered(lifted: str) -> str:
         assert template == string
         return template
     text = file_text("a", template.encode())
-    written, made = (Sandbox().render(each, VALUES).text for each in (text, Text("string", string)) if each)
+    written, made = (Sandbox().render(each, VALUES) for each in (text, Text("string", string)) if each)
     assert written == made
     return written
 

@@ -26,10 +26,6 @@ from kolla_mesos_start.health import VERDICTS, StateFile, default_run_dir, healt
 if TYPE_CHECKING:
     from kolla_mesos_start.health import Stage
 
-PROBE = (
-    "import os, sys; from kolla_mesos_start.health import health; sys.exit(health(sys.argv[1:], os.environ))"
-)
-
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> str:
@@ -42,17 +38,6 @@ def state_file(run_dir: str) -> Iterator[StateFile]:
     taken = StateFile.take(run_dir)
     yield taken
     os.close(taken.fd)
-
-
-def probe(run_dir: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run the probe as a process, as a launcher does."""
-    return subprocess.run(
-        [sys.executable, "-c", PROBE, *argv],
-        env={**os.environ, "KOLLA_RUN_DIR": run_dir},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 # The exit statuses of `health` and `health --ready` while the lock is held, and after it is gone.
@@ -159,14 +144,6 @@ def test_an_unknown_state_is_1(
     Path(run_dir, "state").write_bytes(content.encode(errors="surrogateescape"))
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_two_probes_at_the_same_time_do_not_look_like_an_agent(run_dir: str) -> None:
-    """A liveness and a readiness probe at the same time do not make a dead container look alive."""
-    os.close(StateFile.take(run_dir).fd)
-    with open(f"{run_dir}/lock") as another_probe:
-        fcntl.flock(another_probe, fcntl.LOCK_SH)
-        assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
 
 
 @pytest.fixture(params=["flock", "fcntl"])
@@ -293,37 +270,6 @@ def test_the_agent_waits_for_the_registrar_of_the_previous_run(run_dir: str) -> 
     second = StateFile.take(run_dir, timeout=30)
     assert 0.2 < time.monotonic() - started < 15
     os.close(second.fd)
-
-
-def test_the_lock_passes_to_the_registrar(run_dir: str) -> None:
-    """exec closes the descriptor of the agent; that of the registrar keeps the lock, and no child gets it."""
-    registrar = """
-        import subprocess, sys
-        from kolla_mesos_start.health import StateFile
-        run_dir, fd = sys.argv[1], int(sys.argv[2])
-        state_file = StateFile.inherit(run_dir, fd)
-        state_file.write("ready", "as the registrar says")
-        child = subprocess.run(["test", "-e", f"/proc/self/fd/{fd}"], close_fds=False, check=False)
-        print(child.returncode, flush=True)
-        sys.stdin.read()
-    """
-    state_file = StateFile.take(run_dir)
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(registrar), run_dir, str(state_file.fd)],
-        pass_fds=[state_file.fd],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    os.close(state_file.fd)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "1\n"
-    found = probe(run_dir, "--ready")
-    assert (found.returncode, found.stdout) == (0, "ready as the registrar says\n")
-    process.kill()
-    process.communicate()
-    found = probe(run_dir)
-    assert (found.returncode, found.stdout) == (1, "daemon runs, unregistered\n")
 
 
 def test_a_run_dir_that_can_not_be_created_is_an_error(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
-"""A process that is started by fork: its signals, and its end. `reap` is tested in test_loop.py."""
+"""How processes are started: signals, descriptors, and their end. `reap` is tested in test_loop.py."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+from kolla_mesos_start.processes import Child
 
 SCRIPT = """
 import os, signal
@@ -33,3 +36,16 @@ def test_a_forked_process_never_returns_and_begins_with_signals_blocked() -> Non
     """Whatever its work does, it ends; the signal mask of its parent stays as it was."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout == "once\n"
+
+
+def test_a_daemons_sockets_are_hidden_from_commands() -> None:
+    """The supervisor keeps them open for a daemon that is started again."""
+    reader, writer = os.pipe()
+    for fd in (reader, writer):
+        os.set_inheritable(fd, True)
+    there = f"test -e /proc/$$/fd/{reader} && exit 3; test -e /proc/$$/fd/{writer}"
+    child = Child(["sh", "-c", there], os.environ, inherited=[writer])
+    assert os.waitstatus_to_exitcode(child.wait() or 0) == 0
+    assert os.get_inheritable(reader)
+    for fd in (reader, writer):
+        os.close(fd)

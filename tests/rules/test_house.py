@@ -56,13 +56,11 @@ COSTLY = {
     *("urllib.request", "xml", "sqlite3", "unittest", "hashlib", "shlex", "shutil", "inspect", "ast"),
     *("threading", "queue", "logging", "traceback", "datetime", "decimal", "pathlib"),
 }
-# What only templates need: `sandbox` imports it, and is itself imported for a template only. The other two
-# are imported by it, and then have jinja2 without its caches.
+# What only templates need: `sandbox` imports it, and is itself imported for a template only.
 JINJA2 = {"jinja2", "threading", "inspect", "ast"}
 ALLOWED = {
     "kolla_mesos_start.zookeeper.tls": {"ssl"},  # itself imported where TLS is used
     "kolla_mesos_start.render.sandbox": JINJA2,
-    "kolla_mesos_start.render.undefined": {*JINJA2, "tempfile", "shutil"},
 }
 # What a process of one thread has no use for, anywhere in it: a fork would leave the other threads' locks
 # taken, a handler of `logging` blocks while nobody reads, and kazoo's client runs on threads.

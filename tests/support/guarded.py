@@ -50,7 +50,6 @@ class Report(NamedTuple):
 
     status: int | None
     reason: str
-    leftovers: int
     errno: int | None
     at: str | None
     unkillable: bool

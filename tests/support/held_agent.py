@@ -1,8 +1,8 @@
 """An agent that is held, or gets a signal, at a chosen line before its exec.
 
 python held_agent.py hold TEXT FILE PYTHON PROGRAM...
-    It stops before the first line that contains TEXT (in a claim, in `generations`, or from Launch.exec on)
-    until FILE exists; it creates FILE.reached when it stops.
+    It stops before the first line that contains TEXT (in a claim, in `check_generation`, or from Launch.exec
+    on) until FILE exists; it creates FILE.reached when it stops.
 
 python held_agent.py signal N FILE PYTHON PROGRAM...
     It gets SIGTERM right before the Nth line of the last steps (0: never). Each line is written to FILE
@@ -23,17 +23,14 @@ from typing import Any, Callable
 
 MODULE = os.path.join("kolla_mesos_start", "daemon", "launch.py")
 BEGIN = "exec"
-OTHERS = tuple(
-    os.path.join("kolla_mesos_start", *path)
-    for path in (("daemon", "generations.py"), ("tree", "attempts.py"))
-)
+OTHERS = ("_claim", "check_generation")
 LAST_STEPS = (BEGIN, "_handle_pending_signals", "_report_not_started")
 
 
 def on_lines(happens: Callable[[str], None], others: tuple[str, ...] = ()) -> None:
     """Call `happens` with each line of the last steps before it is executed, once for each.
 
-    Also with each line of the modules `others`.
+    Also with each line of the functions `others`.
     """
     seen = set()
     begun = False
@@ -41,7 +38,7 @@ def on_lines(happens: Callable[[str], None], others: tuple[str, ...] = ()) -> No
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal begun
         code = frame.f_code
-        if code.co_filename.endswith(others):
+        if code.co_name in others:
             if event == "line":
                 happens(linecache.getline(code.co_filename, frame.f_lineno))
             return trace

@@ -6,7 +6,6 @@ changes it, and the agent's own `election.decide` computes the winner.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator, Sequence
 
@@ -40,6 +39,9 @@ class RefusedChange(AgentError):
     """The agents would not do what the operator wants."""
 
     status = 1
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; nothing was changed")
 
 
 @subcommand(
@@ -92,15 +94,15 @@ def elect(invocation: Invocation) -> int:
     if any(changes) and invocation.as_json:
         raise BadUsage("--format json only shows the election")
     service, election = read(invocation, options.service)
+    found, at = election.snapshot, invocation.znodes._replace(service_name=service.name).election
+    if any(changes) and not options.withdraw and election.code == decide.BAD_RECORD:
+        raise RefusedChange(election.text)
     if options.withdraw:
-        return _withdraw(invocation, service, election)
-    is_bad = isinstance(election.verdict, Refused) and election.verdict.code == decide.BAD_RECORD
-    if any(changes) and is_bad:
-        raise RefusedChange(f"{election.text}; nothing was changed")
+        return _withdraw(invocation, service, at, found)
     if options.forget:
-        return _forget(invocation, service, election)
+        return _forget(invocation, service, at, election)
     if options.winner or options.accept_empty:
-        return _override(invocation, service, election)
+        return _override(invocation, service, at, election)
     if invocation.as_json:
         invocation.print_json({"service": service.name, "role": service.role, **as_data(election)})
     else:
@@ -126,37 +128,37 @@ def read(invocation: Invocation, name: str) -> tuple[LiveService, LiveElection]:
 # -- changes ----------------------------------------------------------------------------------------------
 
 
-def _override(invocation: Invocation, service: LiveService, election: LiveElection) -> int:
+def _override(
+    invocation: Invocation, service: LiveService, at: ElectionZnodes, election: LiveElection
+) -> int:
     """Write the operator's override for the next epoch, if the agents would follow it."""
     options, found = invocation.options, election.snapshot
     earlier = found.valid_override or Override(found.next_epoch)
-    accepted = {*earlier.accept_empty, *options.accept_empty}
-    wanted = earlier._replace(accept_empty=sorted(accepted))
+    wanted = earlier._replace(accept_empty=sorted({*earlier.accept_empty, *options.accept_empty}))
+    what = f"accept that {listed(options.accept_empty)} has lost its data, in epoch {wanted.epoch}"
     if options.winner:
         wanted = wanted._replace(winner=options.winner, without=sorted(set(options.without)))
+        without = f", without {listed(wanted.without)}" if wanted.without else ""
+        what = f"let {wanted.winner} bootstrap the cluster of {service.name} in epoch {wanted.epoch}{without}"
     for host in options.accept_empty:
-        _check_empty(found, host)
+        candidate = found.candidates.get(host)
+        if candidate is None:
+            raise RefusedChange(f"{host} is no candidate{nearest(host, found.candidates)}")
+        if not candidate.position.is_empty:
+            why = "--accept-empty is for a host without data"
+            raise RefusedChange(f"{host} has data ({candidate.position}): {why}")
     verdict = decide.judge(found._replace(override=wanted))
-    if options.winner:
-        _check_elected(found._replace(override=wanted), verdict, service)
-    elif found.running or found.ready:
-        raise RefusedChange(_running(found))
-    show(invocation.err, [*_hosts(election, time.time())])
-    for host in wanted.without:
-        invocation.err.print(ONLY_IF.format(host))
-    if not invocation.confirmed(_question(service, wanted, options)):
+    if found.running or found.ready:
+        hosts = listed({*found.running, *found.ready})
+        raise RefusedChange(f"the daemon runs on {hosts}: there is no election")
+    if options.winner and not isinstance(verdict, Elected):
+        raise RefusedChange(f"{service.name}: {_why_not(found, wanted, verdict)}")
+    if not _confirmed(invocation, election, what, *(ONLY_IF.format(host) for host in wanted.without)):
         return DECLINED
-    elections.override(invocation.client, _at(invocation, service), found.turn, wanted)
+    elections.override(invocation.client, at, found.turn, wanted)
     _record(invocation, service, f"for epoch {wanted.epoch}: {_said(wanted)}")
     print(f"recorded for epoch {wanted.epoch} of {service.name}: {_said(wanted)}")
     return 0
-
-
-def _question(service: LiveService, wanted: Override, options: argparse.Namespace) -> str:
-    if not options.winner:
-        return f"accept that {listed(options.accept_empty)} has lost its data, in epoch {wanted.epoch}"
-    without = f", without {listed(wanted.without)}" if wanted.without else ""
-    return f"let {wanted.winner} bootstrap the cluster of {service.name} in epoch {wanted.epoch}{without}"
 
 
 def _said(wanted: Override) -> str:
@@ -166,83 +168,62 @@ def _said(wanted: Override) -> str:
     return ", ".join(parts)
 
 
-def _check_elected(wanted: Snapshot, verdict: Wait | Refused | Elected, service: LiveService) -> None:
-    """Raise RefusedChange unless the agents would elect the winner."""
-    if isinstance(verdict, Elected):
-        return
-    if wanted.running or wanted.ready:
-        raise RefusedChange(_running(wanted))
-    text = words.describe(verdict, wanted)
-    override = wanted.override
-    without = override.without if override else ()
-    if isinstance(verdict, Wait) and verdict.code == decide.MISSING:
-        known = [host for host in without if host not in wanted.members]
-        slips = "".join(nearest(host, verdict.hosts) for host in known)
-        text = f"{text}{slips}; to decide without it, name each missing host with --without"
-    elif isinstance(verdict, Wait) and verdict.code == decide.NO_WINNER:
-        winner = override.winner if override else ""
-        text = f"{winner} is no candidate{nearest(str(winner), wanted.candidates)}"
-    raise RefusedChange(f"{service.name}: {text}; nothing was changed")
+def _why_not(found: Snapshot, wanted: Override, verdict: Wait | Refused) -> str:
+    """Why the agents would not elect the winner."""
+    if verdict.code == decide.NO_WINNER:
+        return f"{wanted.winner} is no candidate{nearest(str(wanted.winner), found.candidates)}"
+    text = words.describe(verdict, found._replace(override=wanted))
+    if verdict.code != decide.MISSING:
+        return text
+    unknown = [host for host in wanted.without if host not in found.members]
+    slips = "".join(nearest(host, verdict.hosts) for host in unknown)
+    return f"{text}{slips}; to decide without it, name each missing host with --without"
 
 
-def _running(found: Snapshot) -> str:
-    hosts = listed({*found.running, *found.ready})
-    return f"the daemon runs on {hosts}: there is no election; nothing was changed"
-
-
-def _check_empty(found: Snapshot, host: str) -> None:
-    candidate = found.candidates.get(host)
-    if candidate is None:
-        raise RefusedChange(f"{host} is no candidate{nearest(host, found.candidates)}; nothing was changed")
-    if not candidate.position.is_empty:
-        raise RefusedChange(
-            f"{host} has data ({candidate.position}): --accept-empty is for a host without data;"
-            " nothing was changed"
-        )
-
-
-def _forget(invocation: Invocation, service: LiveService, election: LiveElection) -> int:
+def _forget(invocation: Invocation, service: LiveService, at: ElectionZnodes, election: LiveElection) -> int:
     """Remove a member that never comes back."""
     host, found = invocation.options.forget, election.snapshot
     if host not in found.members:
-        raise RefusedChange(
-            f"{host} is no member of the election of {service.name}{nearest(host, found.members)}:"
-            f" members are {listed(found.members) or 'none'}; nothing was changed"
-        )
+        known = f"members are {listed(found.members) or 'none'}"
+        near = nearest(host, found.members)
+        raise RefusedChange(f"{host} is no member of the election of {service.name}{near}: {known}")
     if host in found.candidates or host in found.running or host in found.ready:
         doing = "is a candidate" if host in found.candidates else "runs the daemon"
-        raise RefusedChange(f"{host} {doing}: stop its container first; nothing was changed")
-    show(invocation.err, [*_hosts(election, time.time())])
-    invocation.err.print(ONLY_IF.format(host))
+        raise RefusedChange(f"{host} {doing}: stop its container first")
+    notes = [ONLY_IF.format(host)]
     if found.decision and found.decision.winner == host and not election.ready:
-        invocation.err.print(f"{host} won the last election: the other hosts may lack its newest data")
-    if not invocation.confirmed(f"forget {host} as a member of the election of {service.name}"):
+        notes.append(f"{host} won the last election: the other hosts may lack its newest data")
+    what = f"forget {host} as a member of the election of {service.name}"
+    if not _confirmed(invocation, election, what, *notes):
         return DECLINED
-    elections.forget(invocation.client, _at(invocation, service), found.turn, host)
+    elections.forget(invocation.client, at, found.turn, host)
     _record(invocation, service, f"--forget {host}")
     print(f"forgot {host}: {len(found.members) - 1} of {found.wanted} members of {service.name} are left")
     return 0
 
 
-def _withdraw(invocation: Invocation, service: LiveService, election: LiveElection) -> int:
+def _withdraw(invocation: Invocation, service: LiveService, at: ElectionZnodes, found: Snapshot) -> int:
     """Remove the operator's override for the next epoch."""
-    at = _at(invocation, service)
     if connection.read(invocation.client, [at.override])[at.override] is None:
         print(f"nothing is recorded for the next epoch of {service.name}")
         return 0
-    elections.withdraw(invocation.client, at, election.snapshot.turn)
+    elections.withdraw(invocation.client, at, found.turn)
     _record(invocation, service, "--withdraw")
     print(f"withdrew the choice that was recorded for the next epoch of {service.name}")
     return 0
 
 
+def _confirmed(invocation: Invocation, election: LiveElection, what: str, *notes: str) -> bool:
+    """Ask, after all hosts and notes."""
+    show(invocation.err, [*_hosts(election, time.time())])
+    for note in notes:
+        invocation.err.print(note)
+    return invocation.confirmed(what)
+
+
 def _record(invocation: Invocation, service: LiveService, detail: str) -> None:
     names = [service.name]
     event_record.append(invocation.client, invocation.znodes, "elect", names, services=names, detail=detail)
-
-
-def _at(invocation: Invocation, service: LiveService) -> ElectionZnodes:
-    return invocation.znodes._replace(service_name=service.name).election
 
 
 # -- lines ------------------------------------------------------------------------------------------------

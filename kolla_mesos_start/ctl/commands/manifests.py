@@ -48,29 +48,8 @@ def manifests(invocation: Invocation) -> int:
     unless --deployment gives another one. Give the same --deployment, --prefix, --set, --variables-from and
     --secrets as to `publish`.
 
-    launch.yml adds what definitions do not have. `zookeeper` is where containers reach ZooKeeper. `defaults`,
-    and each entry of `services`, may have:
-
-      placement, replicas    a role of `hosts`; `each`: one on each of them
-      image                  may contain {{ tag }}, {{ role }} and the service's own
-                             variables; so may `ports` and `env`
-      cpu, memory            0.5 or 500m; 512Mi or 1Gi
-      user, read_only        a number; true if the image's root may be read-only
-      network, capabilities  host, or own, which is the default only in Kubernetes;
-                             a list, such as [NET_ADMIN]
-      new_privileges         true, for sudo; `privileged: true` for all devices
-      devices                [/dev/kvm], or host:container:rwm
-      pid, ipc, cgroup       host
-      limits                 {nofile: 1048576}; `security_options` is a list
-      ports, env             a list of those that are registered; a mapping
-      stop_signal            such as QUIT; TERM by default, whatever the image has
-      start_timeout          seconds that a daemon may take to become ready
-      volumes                by path: a size (10Gi) for data of each container's
-                             own, {volume: NAME} for what the containers of one
-                             host share, {shared: NAME} for the same data on all
-                             hosts, {host: PATH}, or `temporary`
-      variables, credential  secrets: KOLLA_VARIABLES_DIR, and the key `auth` for
-                             KOLLA_ZK_AUTH_FILE
+    launch.yml adds what definitions do not have: where containers run, images, resources, users, devices,
+    ports, volumes, secrets, and where they reach ZooKeeper (docs/reference/launch.rst).
 
     kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it
     has data of its own, or a DaemonSet on each host. Their names do not contain the deployment's: give it its

@@ -22,9 +22,8 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from kolla_mesos_start import __version__
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import metrics as families
-from kolla_mesos_start.ctl.live.metrics import Text
+from kolla_mesos_start.ctl.live.metrics import Sample
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror
-from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.subcommand import argument, subcommand
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.errors import BadUsage, CannotWrite, Stopped
@@ -90,39 +89,33 @@ class Exposition:
 
     def __init__(self, client: OperatorClient, source: Mirror) -> None:
         self._client, self._source = client, source
-        self._services: dict[str, tuple[LiveService, Text]] = {}
-        self._parts: Sequence[Text] | None = None  # None: not read again since the last connection
+        self._samples: Sequence[Sample] | None = None  # None: not read again since the last connection
         self._connections = 1
         client.session.on_connected(self._connect)
 
     def _connect(self) -> None:
         # All watches are gone: what is known is not served until it has been read again.
-        self._parts = None
+        self._samples = None
         self._connections += 1
 
     def read(self) -> None:
         """Read what has changed."""
         connections = self._connections
         deployment = self._source.deployment()
-        whole = families.of_deployment(deployment, len(self._source.denied), time.time())
-        before, self._services = self._services, {}
-        for name, service in deployment.services.items():
-            known = before.get(name)
-            if known is None or known[0] is not service:  # Otherwise it has not changed.
-                known = service, families.encoded(families.of_service(service))
-            self._services[name] = known
+        samples = list(families.of_deployment(deployment, len(self._source.denied), time.time()))
+        for service in deployment.services.values():
+            samples += families.of_service(service)
         if connections == self._connections:
-            self._parts = [families.encoded(whole), *(text for _, text in self._services.values())]
+            self._samples = samples
 
     def page(self) -> bytes:
         """What is served now."""
-        session, parts = self._client.session, self._parts
-        is_current = parts is not None and session.connected
+        session, samples = self._client.session, self._samples
+        is_current = samples is not None and session.connected
         own = families.of_connection(
             __version__, is_current, self._connections, session.sessions, session.timeout
         )
-        shown = parts if parts is not None and is_current else ()
-        return families.page([families.encoded(own), *shown]).encode()
+        return families.page([*own, *(samples if samples is not None and is_current else ())])
 
 
 # -- the server ---------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from kolla_mesos_start.tree.states import decode_detail
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode
 
+SHOWN = 5  # names in a message
+
 
 @subcommand(
     "kolla_mesos_ctl snapshot site.tar --deployment site",
@@ -59,9 +61,6 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
         detail = decode_detail(Znode(data, None)) if path.endswith("/detail") else None
         if detail is not None and detail.started is not None and detail.finished is None:
             yield name_of(path.rpartition("/")[0])
-
-
-SHOWN = 5  # names in a message
 
 
 class Exists(AgentError):

@@ -9,10 +9,9 @@ import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from kolla_mesos_start.ctl.invocation import Invocation, Line, joined, show
 from kolla_mesos_start.ctl.live import election, rollouts
 from kolla_mesos_start.ctl.live.logs import see
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror, named
-from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService, LiveStep
+from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.ctl.live.rollouts import why_keep
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, existing, few, lasting
@@ -71,34 +70,25 @@ def status(invocation: Invocation) -> int:
     if invocation.as_json:
         invocation.print_json(as_data(deployment))
     else:
-        _print(deployment, options.host, invocation.out)
+        services = _ordered(deployment)
+        head = Line(headline(deployment, options.host), "bold")
+        show(invocation.out, [head, Line(""), *_listed(services, services, time.time())])
     return 0 if deployment.is_up else 1
 
 
-def _print(deployment: LiveDeployment, host: str | None, out: Console) -> None:
-    services = _ordered(deployment)
-    lines = [Line(headline(deployment, host), "bold"), Line(""), *_listed(services, services, time.time())]
-    show(out, lines)
-
-
 def _chosen(source: Mirror, options: argparse.Namespace) -> LiveDeployment:
-    deployment = source.deployment()
+    """What the command line asks for. NotThere suggests another host."""
+    deployment, host = source.deployment(), options.host
     services = deployment.services
     if options.service is not None:
         service = named(deployment, options.service)
         services = {service.name: service}
-    if options.host is not None:
-        services = _on_host(services, options.host)
-    return deployment._replace(services=services)
-
-
-def _on_host(services: Mapping[str, LiveService], host: str) -> Mapping[str, LiveService]:
-    """The services that have something on a host, with only that. NotThere suggests another host."""
-    found = {name: each.on_host(host) for name, each in services.items() if host in each.hosts}
-    if not found:
+    if host is not None:
         hosts = {each for service in services.values() for each in service.hosts}
-        raise NotThere(f"no container is on {host}{existing(host, hosts)}")
-    return found
+        services = {name: each.on_host(host) for name, each in services.items() if host in each.hosts}
+        if not services:
+            raise NotThere(f"no container is on {host}{existing(host, hosts)}")
+    return deployment._replace(services=services)
 
 
 def _watch(invocation: Invocation) -> None:
@@ -120,7 +110,7 @@ def _watch(invocation: Invocation) -> None:
 
 def fitting(deployment: LiveDeployment, now: float, width: int, height: int, host: str | None = None) -> Text:
     """The lines that fit a terminal: services that are not up come first, and are shortened last."""
-    services = _ordered(deployment)
+    services, height = _ordered(deployment), height - 2
     down = [service for service in services if not service.is_up]
     up = [service for service in services if service.is_up]
     ways: Sequence[Callable[[], Sequence[Line]]] = (
@@ -128,16 +118,16 @@ def fitting(deployment: LiveDeployment, now: float, width: int, height: int, hos
         lambda: _listed(services, down, now),
         lambda: [*_listed(down, down, now), *_grid(up, width)],
         lambda: [*_listed(down, (), now), *_grid(up, width)],
-        lambda: _crowded(down, up, now, width, height - 2),
+        lambda: _crowded(down, up, now, width, height),
     )
     for way in ways:
         lines = way()
-        if len(lines) <= height - 2:
+        if len(lines) <= height:
             break
     else:
-        lines = [*lines[: height - 3], Line("...", "dim")]
+        lines = [*lines[: height - 1], Line("...", "dim")]
     folded = joined(line.folded(width) for line in lines)
-    if folded.plain.count("\n") >= height - 2:
+    if folded.plain.count("\n") >= height:
         folded = joined(line.cut(width) for line in lines)
     return joined([Line(headline(deployment, host), "bold").cut(width), Text(), folded])
 
@@ -154,15 +144,19 @@ def _crowded(
 
 def headline(deployment: LiveDeployment, host: str | None) -> str:
     """How many services are up; of those on a host, if one is chosen."""
-    services = deployment.services.values()
+    services = list(deployment.services.values())
     where = f"{deployment.id} on {host}" if host else deployment.id
     text = f"{where}: {sum(service.is_up for service in services)} of {len(services)} services up"
-    parts = [text, *rollouts.summary(list(services))]
-    return "; ".join(filter(None, [*parts, deployment.publication.problem]))
+    return "; ".join(filter(None, [text, *rollouts.summary(services), deployment.publication.problem]))
 
 
 def _ordered(deployment: LiveDeployment) -> Sequence[LiveService]:
     return sorted(deployment.services.values(), key=lambda service: (service.is_up, _numbered(service.name)))
+
+
+def _numbered(name: str) -> Sequence[tuple[str, int]]:
+    """To sort names so that node-9 comes before node-10."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _grid(services: Sequence[LiveService], width: int) -> Sequence[Line]:
@@ -181,38 +175,26 @@ def _grid(services: Sequence[LiveService], width: int) -> Sequence[Line]:
 
 
 def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: float) -> list[Line]:
-    """A line for each service, and one for each container of those in `whole`."""
+    """A line for each service, and one for each container of those in `whole`.
+
+    Of other services that are not up, the line says what most of their unready containers are doing.
+    """
     names = max((len(service.name) for service in services), default=0)
     rows = {service.name: [*_rows(service, now)] for service in whole}
     shown = [row for each in rows.values() for row in each]
     widths = [max((len(row.cells[column]) for row in shown), default=0) for column in range(4)]
     lines = []
     for service in services:
-        if service.name in rows or service.is_up:
-            lines.append(_head(service, names, now))
-        else:
-            lines.append(_brief(service, names, now))
-        lines += [row.line(widths) for row in rows.get(service.name, ())]
+        head = _head(service, names, now)
+        if service.name not in rows and not service.is_up and service.graph is not None:
+            unready = [row for row in _rows(service, now) if row.cells[1] not in ("ready", "finished")]
+            found = service.election
+            doing = Counter(row.doing for row in unready).most_common(1)
+            if doing:
+                most = found.progress if found and found.is_going_on else doing[0][0]
+                head = head._replace(rest=f"{head.rest or ' '}{': ' if head.rest else ' '}{most}")
+        lines += [head, *(row.line(widths) for row in rows.get(service.name, ()))]
     return lines
-
-
-def _brief(service: LiveService, width: int, now: float) -> Line:
-    """A service in one line, with what most of its unready containers are doing."""
-    head = _head(service, width, now)
-    doing = Counter(row.doing for row in _rows(service, now) if row.cells[1] not in ("ready", "finished"))
-    if service.graph is None or not doing:
-        return head
-    stages, found = _stages(service), service.election
-    most = found.progress if found and found.is_going_on else doing.most_common(1)[0][0]
-    return head._replace(rest=f"  {stages}{stages and ': '}{most}")
-
-
-def _stages(service: LiveService) -> str:
-    """The number of containers in each stage; empty if all are ready."""
-    stages = Counter(container.stage for container in service.containers)
-    if stages.keys() <= {"ready"}:
-        return ""
-    return ", ".join(f"{count} {stage}" for stage, count in stages.most_common())
 
 
 def _head(service: LiveService, width: int, now: float) -> Line:
@@ -220,14 +202,16 @@ def _head(service: LiveService, width: int, now: float) -> Line:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
         return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
-    what = "done" if service.is_task else "ready"
-    state = f"{service.name:{width}}  {service.ready} of {service.wanted} {what}"
+    state = f"{service.name:{width}}  {service.ready} of {service.wanted} {service.what}"
     # During a rollout "all ready" alone would be misleading.
     rollout = rollouts.state(service)
     state = state if rollout.is_over else f"{state}, {rollout.words(now)}"
     style = "bold green" if service.is_up and rollout.is_over else "bold yellow"
-    stages = _stages(service)
-    return Line(state, style, f"  {stages}" if stages else "")
+    stages = Counter(container.stage for container in service.containers)
+    counts = (
+        "" if stages.keys() <= {"ready"} else ", ".join(f"{n} {each}" for each, n in stages.most_common())
+    )
+    return Line(state, style, f"  {counts}" if counts else "")
 
 
 class StatusRow(NamedTuple):
@@ -245,7 +229,11 @@ class StatusRow(NamedTuple):
 
 
 def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
-    yield from _election(service, now)
+    election = service.election
+    if election and election.is_going_on:
+        since = "" if election.since is None else lasting(now - election.since)
+        style = "red" if election.refused else COLOURS["waiting"]
+        yield StatusRow(("election", election.state, since, ""), election.progress, style)
     for container in sorted(service.containers, key=lambda each: (_numbered(each.host), each.id)):
         yield _container(service, container, now)
     if service.is_up:
@@ -261,21 +249,14 @@ def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
         cells = (ended.host, "ended", lasting(now - ended.at), "")
         yield StatusRow(cells, doing, "red", see(service, ended.host, ""))
     for step in service.steps:
-        yield from _attempts(service, step, now)
-
-
-def _election(service: LiveService, now: float) -> Iterator[StatusRow]:
-    """An election that is going on, or a host that may not take part."""
-    found = service.election
-    if found and found.is_going_on:
-        since = "" if found.since is None else lasting(now - found.since)
-        style = "red" if found.refused else COLOURS["waiting"]
-        yield StatusRow(("election", found.state, since, ""), found.progress, style)
-
-
-def _numbered(name: str) -> Sequence[tuple[str, int]]:
-    """To sort names so that node-9 comes before node-10."""
-    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+        for attempt in step.attempts if not (step.done or step.command.is_daemon) else ():
+            if attempt.state in (RUNNING, RETRY, ERROR):
+                detail = attempt.detail
+                where = f"attempt {detail.attempt} on {detail.host}" if detail.host else ""
+                doing = f"{where}: {detail.message}" if detail.message else where
+                log = see(service, detail.host, "") if attempt.state == ERROR else ""
+                cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
+                yield StatusRow(cells, doing, COLOURS.get(attempt.state, "red"), log)
 
 
 def _container(service: LiveService, container: Container, now: float) -> StatusRow:
@@ -299,21 +280,7 @@ def _age(service: LiveService, container: Container, now: float) -> str:
     return "current" if mixed else ""
 
 
-def _attempts(service: LiveService, step: LiveStep, now: float) -> Iterator[StatusRow]:
-    """The attempts of a command that is not done."""
-    for attempt in step.attempts:
-        if attempt.state in (RUNNING, RETRY, ERROR) and not (step.done or step.command.is_daemon):
-            detail = attempt.detail
-            words = describe(detail.attempt, detail.host, detail.message)
-            log = see(service, detail.host, "") if attempt.state == ERROR else ""
-            cells = (step.command.name, attempt.state, lasting(now - attempt.since), "")
-            yield StatusRow(cells, words, COLOURS.get(attempt.state, "red"), log)
-
-
-def describe(attempt: int, host: str, message: str) -> str:
-    """An attempt in a few words."""
-    where = f"attempt {attempt} on {host}" if host else ""
-    return f"{where}: {message}" if message else where
+# -- for programs ---------------------------------------------------------------------------------------
 
 
 def as_data(deployment: LiveDeployment) -> dict[str, Any]:

@@ -24,6 +24,14 @@ TICK = 1.0  # seconds between two looks at the clock
 # Seconds that a cause must last: meanwhile a publisher may write the next definition, or a launcher start a
 # container again.
 SETTLE = 3.0
+UP, FAILED, RESTART, TIMEOUT = "up", "failed", "restart", "timeout"
+# How waiting has ended: in words, and the exit status.
+OUTCOMES = {
+    UP: ("up", 0),
+    FAILED: ("not up", 1),
+    RESTART: ("up, but something needs a restart,", 1),
+    TIMEOUT: ("not up", DependenciesNotSatisfied.status),
+}
 
 
 @subcommand(
@@ -66,27 +74,22 @@ def wait(invocation: Invocation) -> int:
             left = watch.look(deployment)
             if not left or watch.is_hopeless or time.monotonic() >= deadline:
                 break
-            line.update(
-                f"waiting for {few(service.role for service in left)} for {time.monotonic() - began:.0f} s"
-            )
+            roles = few(service.role for service in left)
+            line.update(f"waiting for {roles} for {time.monotonic() - began:.0f} s")
             source.wait(max(0.0, min(TICK, deadline - time.monotonic())))
-    outcome = watch.outcome(left)
+    outcome, took, missing = watch.outcome(left), time.monotonic() - began, [each.role for each in left]
+    words, status = OUTCOMES[outcome]
     if invocation.as_json:
-        invocation.print_json(_outcome_data(outcome, left, watch.reasons, time.monotonic() - began))
+        data = {"outcome": outcome, "seconds": round(took, 1), "missing": missing}
+        invocation.print_json({**data, **_why(left, watch.reasons)})
     elif left:
-        text = f"{outcome.words} after {time.monotonic() - began:.0f} s: "
-        invocation.err.print(text + few(service.role for service in left), style="bold")
+        invocation.err.print(f"{words} after {took:.0f} s: {few(missing)}", style="bold")
         show(invocation.err, explanation.lines(deployment, watch.reasons, ()))
-    return outcome.status
+    return status
 
 
-def _outcome_data(
-    outcome: WaitOutcome, left: Sequence[LiveService], reasons: Sequence[Cause], seconds: float
-) -> dict[str, Any]:
+def _why(left: Sequence[LiveService], reasons: Sequence[Cause]) -> dict[str, Any]:
     return {
-        "outcome": outcome.name,
-        "seconds": round(seconds, 1),
-        "missing": [service.role for service in left],
         "restart": [
             {
                 "service": service.name,
@@ -127,24 +130,9 @@ class Goal(NamedTuple):
 
     def progress(self, service: LiveService, now: float) -> str:
         """The progress of the service, in words."""
-        what = "done" if service.is_task else "ready"
-        ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {what}"
+        ready = f"{service.role}: {service.ready} of {self.count or service.wanted} {service.what}"
         rollout = rollouts.state(service)
         return ready if rollout.is_over else f"{ready}, {rollout.words(now)}"
-
-
-class WaitOutcome(NamedTuple):
-    """How waiting has ended: a name for programs, words for people, and the exit status."""
-
-    name: str
-    words: str
-    status: int
-
-
-UP = WaitOutcome("up", "up", 0)
-FAILED = WaitOutcome("failed", "not up", 1)
-RESTART = WaitOutcome("restart", "up, but something needs a restart,", 1)
-TIMEOUT = WaitOutcome("timeout", "not up", DependenciesNotSatisfied.status)
 
 
 class Watch:
@@ -168,7 +156,7 @@ class Watch:
         """The causes to report for the services that are not up."""
         return self.final or self.found
 
-    def outcome(self, left: Sequence[LiveService]) -> WaitOutcome:
+    def outcome(self, left: Sequence[LiveService]) -> str:
         """The outcome if waiting ends now."""
         if not left:
             return UP

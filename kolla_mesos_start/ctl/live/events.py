@@ -89,8 +89,7 @@ def between(before: Look, after: Look) -> list[DeploymentEvent]:
     found = recorded([each for each in after.entries if each not in before.entries])
     old = before.deployment.services
     pairs = [(old.get(name), each) for name, each in after.deployment.services.items()]
-    # The record of a service that has not changed is the same object.
-    changed = [(one, each) for one, each in pairs if one is not each]
+    changed = [(one, each) for one, each in pairs if one != each]
     for changes in (_commands, _starts, _elections, _containers):
         for one, each in changed:
             found += [event._replace(at=after.now) for event in changes(one, each)]

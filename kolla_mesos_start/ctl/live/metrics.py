@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Union
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -251,51 +252,17 @@ def _of_election(service: LiveService) -> Iterator[Sample]:
 
 # -- as text ------------------------------------------------------------------------------------------------
 
-Text = Mapping[str, str]
-END = "# EOF\n"
 
-
-class _Registry:
-    """What an encoder of prometheus_client wants."""
-
-    def __init__(self, family: Metric) -> None:
-        self.family = family
-
-    def collect(self) -> list[Metric]:
-        return [self.family]
-
-
-def _family(name: str) -> Metric:
-    kind, labels, meaning = FAMILIES[name]
-    found: Metric = kind(f"{PREFIX}{name}", meaning, labels=() if kind is INFO else labels)
-    return found
-
-
-def _encoded(family: Metric) -> tuple[str, str]:
-    """The head and the lines of a family in the OpenMetrics format."""
-    text = generate_latest(_Registry(family)).decode()  # type: ignore[no-untyped-call]
-    head = text.index("\n", text.index("# TYPE")) + 1
-    return text[:head], text[head : -len(END)]
-
-
-def encoded(samples: Iterable[Sample]) -> Text:
-    """The lines of these samples by family."""
+def page(samples: Iterable[Sample]) -> bytes:
+    """The samples in the OpenMetrics format: each family once, in the order of the table."""
     found: dict[str, Metric] = {}
     for name, values, value in samples:
-        kind, labels, _ = FAMILIES[name]
+        kind, labels, meaning = FAMILIES[name]
         if name not in found:
-            found[name] = _family(name)
+            found[name] = kind(f"{PREFIX}{name}", meaning, labels=() if kind is INFO else labels)
         found[name].add_sample(
             f"{PREFIX}{name}{SUFFIXES.get(kind, '')}", dict(zip(labels, values)), float(value)
         )
-    return {name: _encoded(family)[1] for name, family in found.items()}
-
-
-def page(parts: Sequence[Text]) -> str:
-    """One page of these lines: each family once, in the order of the table."""
-    lines: list[str] = []
-    for name in FAMILIES:
-        own = [part[name] for part in parts if name in part]
-        if own:
-            lines += [_encoded(_family(name))[0], *own]
-    return "".join([*lines, END])
+    families = [found[name] for name in FAMILIES if name in found]
+    text: bytes = generate_latest(SimpleNamespace(collect=lambda: families))  # type: ignore[no-untyped-call]
+    return text

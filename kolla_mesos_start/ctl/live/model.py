@@ -155,6 +155,11 @@ class LiveService(NamedTuple):
         return self.graph is not None and self.graph.daemon is None
 
     @property
+    def what(self) -> str:
+        """What its instances have to become, in a word."""
+        return "done" if self.is_task else "ready"
+
+    @property
     def missing(self) -> int:
         """How many more containers are wanted than exist."""
         return (1 if self.is_task else self.wanted) - len(self.live)

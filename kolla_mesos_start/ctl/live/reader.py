@@ -23,7 +23,7 @@ from kolla_mesos_start.ctl.live.model import (
     LiveStep,
     Publication,
 )
-from kolla_mesos_start.ctl.live.unread import Shared, Unread
+from kolla_mesos_start.ctl.live.unread import Unread
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
 from kolla_mesos_start.ctl.zk.services import is_service_part
@@ -53,14 +53,10 @@ class DeploymentReader:
         self.znodes = znodes
         self.definitions = Definitions(given)
         self._unread = Unread(znodes, given.keys())
-        self._inputs: tuple[Shared, Published] = ([], {})
 
     def services(self, view: View) -> Sequence[Znodes]:
         """The znodes of each service: of a definition, or of anything that belongs to one."""
-        return view.kept("services", None, lambda: sorted(self._services(view)))
-
-    def _services(self, view: View) -> Iterator[Znodes]:
-        level = [self.znodes.deployment]
+        found, level = [], [self.znodes.deployment]
         while level:
             path = level.pop()
             names = view.names(path)
@@ -68,26 +64,24 @@ class DeploymentReader:
             znode = view.znode(path)
             is_service = (znode and znode.data.strip()) or PARTS.intersection(names)
             if own.service_name and (is_service or path in view.denied):
-                yield own
+                found.append(own)
             level += [below for name in names if is_service_part(below := f"{path}/{name}")]
+        return sorted(found)
 
     # -- what it means --------------------------------------------------------------------------------
 
     def deployment(self, view: View) -> LiveDeployment:
         """The deployment; without the effect of values that are still `wanted`."""
-        shared = self._unread.look(view)
+        self._unread.look(view)
         services = self.services(view)
-        generations = dict(each for znodes in services for each in self._generations_of(znodes, view))
-        if self._inputs != (shared, generations):  # Otherwise what was made with it stays.
-            self._inputs = shared, generations
-        found = {
-            each.service_name: view.kept(
-                ("service", each.service_name),
-                self._inputs,
-                lambda own=each: self._service(own, view),  # type: ignore[misc]
-            )
-            for each in services
+        graphs = [self.definitions.find(znodes, view).graph for znodes in services]
+        generations = {
+            (command.path, command.run_once): command.generation
+            for graph in graphs
+            for command in (graph.commands if graph else ())
+            if command.run_once and command.generation
         }
+        found = {each.service_name: self._service(each, generations, view) for each in services}
         znodes = [view.znode(each.definition) for each in services]
         times = [znode.stat.mtime / 1000 for znode in znodes if znode]
         published = max([*times, view.last_write()])
@@ -98,8 +92,8 @@ class DeploymentReader:
         mark = unfinished(znode.data) if znode else None
         return Publication(mark, bool(view.held(self.znodes.publication)))
 
-    def _service(self, znodes: Znodes, view: View) -> LiveService:
-        _, generations = self._inputs
+    def _service(self, znodes: Znodes, generations: Published, view: View) -> LiveService:
+        view.met_denied = False
         published = self.definitions.find(znodes, view)
         graph, definition = published.graph, view.znode(znodes.definition)
         existing = containers.containers(znodes, view)
@@ -135,19 +129,6 @@ class DeploymentReader:
             definition_denied=znodes.definition in view.denied,
             left_out=tuple(printable(each) for each in containers.left_out(znodes, view)),
         )
-
-    def _generations_of(self, znodes: Znodes, view: View) -> Sequence[tuple[tuple[str, str], str]]:
-        """The published generations of a service's one-time commands."""
-
-        def find() -> list[tuple[tuple[str, str], str]]:
-            graph = self.definitions.find(znodes, view).graph
-            return [
-                ((command.path, command.run_once), command.generation)
-                for command in (graph.commands if graph else ())
-                if command.run_once and command.generation
-            ]
-
-        return view.kept(("generations", znodes.service_name), None, find)
 
 
 # -- containers that have ended ---------------------------------------------------------------------------

@@ -29,9 +29,6 @@ from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.render.context import BUILTIN, file_text
 from kolla_mesos_start.tree.znodes import Znodes
 
-Shared = list[tuple[int, str]]
-"""The zxids of the last changes of variables, with their names, sorted."""
-
 
 class _Used(NamedTuple):
     """Names of variables that the templates of a service use: those of its daemon, and of all its steps."""
@@ -46,14 +43,13 @@ class Unread:
     def __init__(self, znodes: Znodes, given: Set[str]) -> None:
         """`given` are variables that containers have from elsewhere than ZooKeeper."""
         self._above, self._given = f"{znodes.deployment}/{VARIABLES}", given
-        self._shared: Shared = []
+        self._shared: list[tuple[int, str]] = []  # zxids of last changes, with the names of variables
         self._used: dict[str, tuple[object, _Used]] = {}
 
-    def look(self, view: View) -> Shared:
-        """The last changes of the deployment's variables; call it before `compare`."""
+    def look(self, view: View) -> None:
+        """Note when the variables of the deployment have changed; call it before `compare`."""
         stats = ((view.stat(f"{self._above}/{name}"), name) for name in view.names(self._above))
         self._shared = sorted((stat.mzxid, name) for stat, name in stats if stat)
-        return self._shared
 
     def compare(
         self, znodes: Znodes, graph: Graph | None, containers: Sequence[Container], view: View

@@ -14,12 +14,14 @@ from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.ctl.manifests import per_host
-from kolla_mesos_start.ctl.manifests.model import STOP, Manifests, Model, Workload, filled
+from kolla_mesos_start.ctl.manifests.model import STOP, Manifests, Model, Workload, engine_options, filled
 from kolla_mesos_start.ctl.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.ctl.manifests.quadlet import cpu_shares
 from kolla_mesos_start.errors import listed
 
 Document = dict[str, Any]
+# Options of a container engine that may be there several times, and the keys of their lists.
+LISTS = {"cap-drop": "cap_drop", "cap-add": "cap_add", "security-opt": "security_opt", "device": "devices"}
 HEALTH_CHECK = {"interval": "10s", "timeout": "5s", "retries": 3}
 
 
@@ -60,9 +62,7 @@ def service(container: PerHostContainer) -> Document:
         "command": [escaped(each) for each in workload.argv],
         "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
         **_network(container),
-        "user": None if workload.settings.user is None else str(workload.settings.user),
-        **_access(workload),
-        "read_only": workload.settings.read_only or None,
+        **_rights(workload),
         "volumes": [*map(_volume, container.mounts), *anonymous],
         "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
         "mem_limit": f"{workload.settings.memory}m" if workload.settings.memory else None,
@@ -70,29 +70,25 @@ def service(container: PerHostContainer) -> Document:
         # In Compose, a restart can't depend on the exit status.
         "restart": "on-failure" if workload.is_task else "always",
         "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
-        # Otherwise the image's own.
-        "stop_signal": f"SIG{workload.stop_signal}",
         "stop_grace_period": f"{workload.grace}s",
         "healthcheck": None if workload.is_task else {"test": ["CMD", *workload.liveness], **HEALTH_CHECK},
     }
     return filled(found)
 
 
-def _access(workload: Workload) -> Mapping[str, object]:
-    settings = workload.settings
-    confined = ["no-new-privileges:true"] if settings.is_confined else []
-    limits = {
-        name: [int(each) for each in limit.split(":")] for name, limit in (settings.limits or {}).items()
-    }
-    return {
-        "security_opt": [*confined, *map(escaped, settings.security_options or ())],
-        "privileged": settings.privileged or None,
-        "cap_drop": None if settings.privileged else ["ALL"],
-        "cap_add": None if settings.privileged else list(settings.capabilities or ()),
-        **dict.fromkeys(settings.namespaces, "host"),
-        "devices": list(map(escaped, settings.devices or ())),
-        "ulimits": {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()},
-    }
+def _rights(workload: Workload) -> Mapping[str, object]:
+    found: dict[str, Any] = {}
+    for option, value in engine_options(workload):
+        if option in LISTS:
+            found.setdefault(LISTS[option], []).append(escaped(value))
+        elif option == "ulimit":
+            name, _, limits = value.partition("=")
+            soft, hard = map(int, limits.split(":"))
+            found.setdefault("ulimits", {})[name] = {"soft": soft, "hard": hard}
+        else:
+            key = "cgroup" if option == "cgroupns" else option.replace("-", "_")
+            found[key] = True if value == "true" else value
+    return found
 
 
 def _network(container: PerHostContainer) -> Mapping[str, object]:

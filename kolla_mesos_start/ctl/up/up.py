@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import IO, Callable, TypeVar
 
 from rich.console import Console
@@ -96,8 +95,7 @@ class Up:
         self.client: OperatorClient | None = None
         self._created: list[str] = []  # znodes, deepest first
         self._was_away = False
-        self._signals: list[int] = []  # received, and not looked at yet
-        self._loop = Loop()  # of the connection
+        self._loop = Loop()  # of the connection, and of signals
         self._deadline = math.inf  # of the request that is awaited
         self._is_ending = False
         self._show: Callable[[], None]
@@ -105,9 +103,7 @@ class Up:
     def run(self, contents: Deployment, planned: Sequence[tuple[str, str]]) -> None:
         """All stages. `planned`: the service and the host of each container. Stopped for a signal."""
         for signum in STOP_SIGNALS:
-            signal.signal(signum, self._receive)
-        # A launcher may have blocked them until now.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            self._loop.on_signal(signum, self._stop)
         self._tick()
         self.directory.mkdir(parents=True, mode=0o755)
         environ = self._zookeeper_environ()
@@ -324,7 +320,6 @@ class Up:
                     container.restart()
             if self.zookeeper and self.zookeeper.has_ended and restarts.is_due("ZooKeeper"):
                 self.zookeeper.start()
-            self.check_signals()
             self._loop.sleep(LOOK_EVERY)
 
     def _say(self, text: str) -> None:
@@ -376,25 +371,21 @@ class Up:
 
     # -- waiting, and signals -----------------------------------------------------------------------
 
-    def _receive(self, signum: int, frame: FrameType | None) -> None:
-        self._signals.append(signum)
+    def _stop(self, signum: int) -> None:
+        if not self._is_ending:
+            raise Stopped(signum, signal.Signals(signum).name)
 
     def check_signals(self) -> None:
         """Raise Stopped if a signal has come."""
-        if self._signals:
-            signum = self._signals.pop(0)
-            raise Stopped(signum, signal.Signals(signum).name)
+        self._loop.wait(lambda: True)
 
     def _tick(self) -> None:
         """Check repeatedly for everything that ends a wait for ZooKeeper."""
         self._loop.call_at(now() + LOOK_EVERY, self._tick)
         if now() >= self._deadline:
             raise AgentError("no answer of ZooKeeper in time")
-        if not self._is_ending:
-            # First: a signal may be the reason why others have ended.
-            self.check_signals()
-            if not self.is_up and self.zookeeper and self.zookeeper.has_ended:
-                raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
+        if not (self._is_ending or self.is_up) and self.zookeeper and self.zookeeper.has_ended:
+            raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
 
     def _until(self, condition: Callable[[], T], seconds: float) -> T:
         """Wait until `condition()` is true or `seconds` have passed; returns its last value.
@@ -402,13 +393,9 @@ class Up:
         Raises Stopped for a signal, and AgentError when the private ZooKeeper ends.
         """
         deadline = now() + seconds
-        while True:
-            self.check_signals()
-            value = condition()
-            left = deadline - now()
-            if value or left <= 0:
-                return value
-            self._loop.sleep(min(LOOK_EVERY, left))
+        while not (value := condition()) and now() < deadline:
+            self._loop.sleep(LOOK_EVERY)
+        return value
 
     def _aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
         """The result of `work`, which asks ZooKeeper; AgentError after so many seconds."""

@@ -1,15 +1,15 @@
 """The tree of a deployment in memory: read as a whole, and read again where it has changed.
 
-What belongs here: what is known of the znodes, reading it, and keeping what was made from it. Of variables
-and files only the stat is read, which needs no right, until a value is needed.
+What belongs here: what is known of the znodes, and reading it. Of variables and files only the stat is read,
+which needs no right, until a value is needed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
 from kolla_mesos_start.ctl.zk import connection
@@ -22,7 +22,6 @@ from kolla_mesos_start.zookeeper import view as agents
 from kolla_mesos_start.zookeeper.view import Query, Znode
 from kolla_mesos_start.zookeeper.wire import NoAuthError, ZnodeStat
 
-T = TypeVar("T")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 PUBLISHED = {VARIABLES, FILES}
 OTHERS = {EVENTS, TOKEN_FLOOR, RECORDED_ACL, RECORDED_GENERATIONS}
@@ -38,8 +37,8 @@ class View(agents.View):
     """What is known of a tree, for the decisions of agents too.
 
     `denied`: paths that we have no right to read. With `partly` they look as if nothing was there; otherwise
-    NoRight is raised for the first that something looks at. `met_denied`: whether what is being made (`kept`)
-    has looked at one of them. `wanted`: values that were asked for, and are not
+    NoRight is raised for the first that something looks at. `met_denied`: whether something has looked at one
+    of them since the caller has set it to False. `wanted`: values that were asked for, and are not
     read yet; they look empty.
     """
 
@@ -52,13 +51,8 @@ class View(agents.View):
         self._znodes: dict[str, Znode] = {}
         self._names: dict[str, Sequence[str]] = {}
         self._unread: set[str] = set()
-        self._status = ""
-        self._hosts: dict[str, list[str]] = {}
-        self._is_hosts_known = False
+        self._hosts: dict[str, list[str]] | None = None  # None: not known yet
         self._decoded: dict[str, tuple[Znode, Mapping[str, Any]]] = {}
-        self._results: dict[Hashable, tuple[object, Any]] = {}
-        self._readers: dict[str, set[Hashable]] = {}  # for each path that was read, what was made from it
-        self._making: Hashable = None
 
     # -- what is known ------------------------------------------------------------------------------------
 
@@ -104,9 +98,13 @@ class View(agents.View):
 
     def hosts(self, status: str, role: str) -> Sequence[str]:
         """The hosts on which containers of a role have started; `status` is the path of that znode."""
-        self._status = status
-        self._refresh_hosts()
-        self._note(f"{status} {role}")
+        if self._hosts is None:
+            self._hosts = {}
+            self._require(status)
+            for host in self._names.get(status, ()):
+                self._require(f"{status}/{host}")
+                for each in self._names.get(f"{status}/{host}", ()) if host != GLOBAL else ():
+                    self._hosts.setdefault(each, []).append(host)
         return self._hosts.get(role, ())
 
     def last_write(self) -> float:
@@ -114,58 +112,14 @@ class View(agents.View):
         values = (path for path in self._znodes if not PUBLISHED.isdisjoint(path.split("/")))
         return max((self._znodes[path].stat.mtime / 1000 for path in values), default=0.0)
 
-    # -- what is made from it -----------------------------------------------------------------------------
-
-    def kept(self, key: Hashable, inputs: object, make: Callable[[], T]) -> T:
-        """`make()`, called again only once something that it has read here has changed.
-
-        Or with other `inputs`, compared by identity. `make` must not call `kept`.
-        """
-        self._refresh_hosts()
-        known = self._results.get(key)
-        if known is None or known[0] is not inputs:
-            self._making, self.met_denied = key, False
-            try:
-                known = inputs, make()
-            finally:
-                self._making = None
-            self._results[key] = known
-        result: T = known[1]
-        return result
-
     def _note(self, path: str) -> None:
+        self.met_denied |= path in self.denied
         self._require(path)
-        if self._making is not None:
-            self._readers.setdefault(path, set()).add(self._making)
-            self.met_denied |= path in self.denied
 
     def _require(self, path: str) -> None:
         """Raise NoRight if the znode could not be read. Who may not list values sees none."""
         if path in self.denied and not self._partly and not is_value(path):
             raise NoRight(path, "read", NoAuthError())
-
-    def _forget(self, path: str) -> None:
-        """Forget what was made from what was known about `path`."""
-        for key in self._readers.pop(path, ()):
-            self._results.pop(key, None)
-        self._decoded.pop(path, None)
-        if self._status in (path, path.rpartition("/")[0]):
-            self._is_hosts_known = False
-
-    def _refresh_hosts(self) -> None:
-        """Find the hosts of all roles. Only what was made from those of a role that has changed is
-        forgotten."""
-        if self._is_hosts_known or not self._status:
-            return
-        before, self._hosts, self._is_hosts_known = self._hosts, {}, True
-        self._require(self._status)
-        for host in self._names.get(self._status, ()):
-            self._require(f"{self._status}/{host}")
-            for role in self._names.get(f"{self._status}/{host}", ()) if host != GLOBAL else ():
-                self._hosts.setdefault(role, []).append(host)
-        for role in before.keys() | self._hosts.keys():
-            if before.get(role) != self._hosts.get(role):
-                self._forget(f"{self._status} {role}")
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -182,7 +136,7 @@ class View(agents.View):
 
         `each`: a watch is set on each znode. `open`: names that may be readable below a path that is not.
         """
-        level = dict.fromkeys(paths)
+        level, self._hosts = dict.fromkeys(paths), None
         while level:
             self.denied.difference_update(level)
             self._unread.difference_update(level)
@@ -196,8 +150,6 @@ class View(agents.View):
                 if znode is None:
                     self._drop(path)
                     continue
-                if known != znode:
-                    self._forget(path)
                 self._znodes[path] = znode
                 has_changed = known is None or known.stat.pzxid != znode.stat.pzxid
                 if (has_changed and (znode.stat.numChildren or self._names.get(path))) or (
@@ -209,7 +161,6 @@ class View(agents.View):
                 for name in set(self._names.get(path, ())) - set(names):
                     self._drop(f"{path}/{name}")
                 self._names[path] = names
-                self._forget(path)
                 new += [f"{path}/{name}" for name in names]
             level = dict.fromkeys([*(path for path in new if path not in self._znodes), *above])
 
@@ -227,7 +178,7 @@ class View(agents.View):
         """Forget a znode, and all below it."""
         for name in self._names.pop(path, ()):
             self._drop(f"{path}/{name}")
-        self._forget(path)
+        self._decoded.pop(path, None)
         self._znodes.pop(path, None)
         self._unread.discard(path)
 
@@ -237,7 +188,6 @@ class View(agents.View):
         found = connection.znodes(client, paths, self.denied if self._partly else None, watch=each)
         for path, znode in found.items():
             self._unread.discard(path)
-            self._forget(path)
             if znode is not None:
                 self._znodes[path] = znode
             else:

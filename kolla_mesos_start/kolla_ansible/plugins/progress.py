@@ -18,7 +18,7 @@ DOCUMENTATION = """
 
 
 class CallbackModule(CallbackBase):
-    """Each play, each task, and each failure that ends a host's play."""
+    """Each play, and each failure that ends a host's play."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -31,14 +31,6 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_play_start(self, play):
         """A play begins."""
         self._say(play=play.get_name())
-
-    def v2_playbook_on_task_start(self, task, is_conditional):
-        """A task begins."""
-        self._say(task=task.get_name())
-
-    def v2_playbook_on_handler_task_start(self, task):
-        """A handler begins."""
-        self._say(task=task.get_name())
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         """A task has failed on a host."""

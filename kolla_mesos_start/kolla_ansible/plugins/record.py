@@ -73,7 +73,6 @@ class ActionModule(ActionBase):
             "place": self._task.get_path() or "",
             "module": module,
             "args": args,
-            "once": bool(self._task.run_once),
         }
         for dest, data in contents.items() or {None: None}.items():
             file = {} if dest is None else {"dest": dest, "content": base64.b64encode(data).decode()}

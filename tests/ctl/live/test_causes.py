@@ -148,28 +148,6 @@ CASES: dict[str, tuple[Any, ...]] = {
         },
         f"failed: web/sync {FAILED_THERE} web there, correct the cause, and start it again",
     ),
-    "failed, and its container has ended, and another one tries it again": (
-        {
-            "job": TASK,
-            STATE: "error",
-            DETAIL: FAILED,
-            LOCK: "h2",
-            "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "command": "job/sync"},
-        },
-        "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts so far)",
-    ),
-    "failed, and its launcher says how to read its log": (
-        {
-            "job": TASK,
-            STATE: "error",
-            DETAIL: FAILED,
-            "status/h1/job/ended": {**ENDED, "stage": "bootstrap", "logs": "docker logs x"},
-        },
-        (
-            "failed: job/sync failed on h1 1 min ago: exit status 1 (3 attempts so far);"
-            " see `docker logs x` on h1, correct the cause, and start it again"
-        ),
-    ),
     "between two attempts": (
         {STATE: "retry", DETAIL: FAILED, **one("job", container("bootstrapping"), TASK)},
         "failing: job/sync failed on h1 1 min ago and is tried again: exit status 1 (3 attempts so far)",
@@ -226,28 +204,6 @@ CASES: dict[str, tuple[Any, ...]] = {
             "web/.containers/2": container("waiting", "web/sync waits", outside={OUTSIDE_NAME: "refused"}),
         },
     ),
-    "an external service that no container has reported": (
-        {
-            **one(
-                "web",
-                container(
-                    "waiting",
-                    f"web/daemon waits for {OUTSIDE_NAME}: x",
-                    outside={f"{OUTSIDE_NAME}7": "refused"},
-                ),
-                definition(OUTSIDE),
-            )
-        },
-    ),
-    "running": (
-        {
-            STATE: "running",
-            DETAIL: {"attempt": 1, "host": "h1", "started": NOW},
-            LOCK: "h1",
-            **one("job", container("bootstrapping"), TASK),
-        },
-        f"running: job/sync has run on h1 for 1 min (attempt 1), and holds its lock; {NO_TIMEOUT}",
-    ),
     "running, and the container has written nothing yet": (
         {
             "job": TASK,
@@ -266,33 +222,12 @@ CASES: dict[str, tuple[Any, ...]] = {
         {**one("web", container("starting", "command check, exit status 69", since=NOW - 130))},
         f"not ready: web/daemon on web1 is not ready for 2 min 10 s: command check, exit status 69{SEE} web",
     ),
-    "not ready, and its launcher says how to read its log": (
-        {**one("web", container("unready", "refused", logs="kubectl -n s logs web-0 -c agent"))},
-        (
-            "not ready: web/daemon on web1 is not ready for 0 s: refused;"
-            " see `kubectl -n s logs web-0 -c agent`"
-        ),
-    ),
     "a check that never succeeds": (
         {**one("web", container("starting", "check tcp port 1: refused", since=NOW - 130, code="check"))},
         (
             "not ready: web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused;"
             f" the daemon runs: correct its configuration, or `ready` in its definition{SEE} web"
         ),
-    ),
-    "several instances are not ready": (
-        {
-            "web": definition(instances=5),
-            **{
-                f"web/.containers/{i}": container("unready", "tcp 80: refused", since=NOW - i, host=f"h{i}")
-                for i in range(5)
-            },
-        },
-        f"not ready: web/daemon on h0, h1, h2 and 2 more is not ready for 4 s: tcp 80: refused{SEE} web",
-    ),
-    "only just started": (
-        {**one("web", container("starting", "tcp 80: refused", since=NOW - 9))},
-        "starting: web/daemon on web1 has been starting for 9 s: tcp 80: refused",
     ),
     "about to be stopped": (
         {
@@ -320,10 +255,6 @@ CASES: dict[str, tuple[Any, ...]] = {
             "status/h2/web/ended": {**ENDED, "stage": "wait", "status": 75, "retriable": True},
         },
         "gave up: web/daemon on h2 ended 1 min ago in stage wait, exit status 75: missing: x",
-    ),
-    "ended, and has been started again": (
-        {"status/web1/web/ended": ENDED, **one("web", container("starting"))},
-        "starting: web/daemon on web1 has been starting for 0 s",
     ),
     "ended, and the next start has not got as far": (
         {"status/web1/web/ended": ENDED, **one("web", container("bootstrapping"))},

@@ -63,38 +63,3 @@ def test_what_is_kept_is_what_would_be_read(seed: int) -> None:
         stale = fired(before, tree) or [ZNODES.deployment]
         again, fresh = live.deployment(view(live, tree, found=known, stale=stale)), DeploymentReader(ZNODES)
         assert again == fresh.deployment(view(fresh, tree))
-
-
-def test_a_change_concerns_only_what_has_read_it() -> None:
-    look, seen, live = View(), list[str](), DeploymentReader(ZNODES)
-
-    def make(role: str) -> object:
-        seen.append(role)
-        return look.znode(f"{ZNODES.deployment}/{role}")
-
-    def make_all(tree: dict[str, Any], *stale: str) -> None:
-        view(live, tree, found=look, stale=[f"{ZNODES.deployment}{path}" for path in stale])
-        for role in ("a", "b"):
-            look.kept(role, None, lambda role=role: make(role))  # type: ignore[misc]
-
-    make_all({"a": "1", "b": "1"}, "")
-    make_all({"a": "1", "b": "1"})
-    make_all({"a": "1", "b": "2"}, "/b")
-    assert seen == ["a", "b", "b"]
-
-
-def test_another_role_on_a_host_is_no_change_for_the_others() -> None:
-    look, seen, live = View(), list[str](), DeploymentReader(ZNODES)
-
-    def hosts(role: str) -> Sequence[str]:
-        def make() -> Sequence[str]:
-            seen.append(role)
-            return tuple(look.hosts(ZNODES.status, role))
-
-        return look.kept(role, None, make)
-
-    view(live, {"status/h1/db": ""}, found=look)
-    assert (hosts("db"), hosts("api")) == (("h1",), ())
-    view(live, {"status/h1/db": "", "status/h1/api": ""}, found=look, stale=[f"{ZNODES.status}/h1/api"])
-    assert (hosts("db"), hosts("api")) == (("h1",), ("h1",))
-    assert seen == ["db", "api", "api"]

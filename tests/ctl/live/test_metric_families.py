@@ -180,8 +180,7 @@ def test_what_a_container_writes_becomes_no_label() -> None:
 
 def test_the_output_is_openmetrics_with_conventional_names() -> None:
     connection = families.of_connection("1", True, 2, 1, 10.0)
-    parts = [families.encoded(each) for each in (connection, samples(WAITING))]
-    text = families.page(parts)
+    text = families.page([*connection, *samples(WAITING)]).decode()
     found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     parsed = {each.name: each for each in found}
     assert parsed["kolla_mesos_zookeeper_connections"].type == "counter"

@@ -270,21 +270,6 @@ def test_only_the_whole_file_system_of_a_host_is_warned_of(path: str, tmp_path: 
     assert [each.severity for each in found] == ["warning"] * (path == "/")
 
 
-@pytest.mark.parametrize("launched", ["volumes: {/var/log/x: {volume: logs}}", "volumes: {/var/log/x: 1Gi}"])
-def test_a_directory_of_the_node_gets_what_the_image_has_there(launched: str, tmp_path: Path) -> None:
-    """Its owner, its mode and its files, as a volume of podman does: a kubelet would leave it to root."""
-    root = site(tmp_path, LAUNCH.replace("capabilities: [NET_ADMIN]", launched))
-    notes = kubernetes.manifests(model(root)).notes
-    assert not [each for each in notes if "/var/log/x" in each or "logs" in each]
-    spec = pod(made(root)["agent.yml"][0])
-    (init,) = spec["initContainers"]
-    (volume,) = (each for each in spec["volumes"] if "hostPath" in each)
-    assert volume["hostPath"]["type"] == "DirectoryOrCreate"
-    assert (init["image"], init["command"][3:]) == ("site/agent:2026.1", ["/volumes", "/var/log/x"])
-    assert init["volumeMounts"] == [{"name": volume["name"], "mountPath": "/volumes/var/log/x"}]
-    assert (init["securityContext"]["runAsUser"], init["securityContext"]["runAsNonRoot"]) == (0, False)
-
-
 def test_a_used_directory_of_the_node_is_left_alone(tmp_path: Path) -> None:
     """The script of the init container, with other directories."""
     image, volumes = tmp_path / "image", tmp_path / "volumes"
@@ -307,29 +292,6 @@ def test_a_used_directory_of_the_node_is_left_alone(tmp_path: Path) -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------
-
-
-def test_the_command_writes_a_file_for_each_service(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same as to standard output, twice the same, and it names what else is there."""
-    root, place = site(tmp_path / "site"), tmp_path / "made"
-    assert cli.run(["manifests", "kubernetes", str(root)]) == 0
-    printed = capsys.readouterr().out
-    place.mkdir()
-    (place / "former.yml").touch()
-    (place / "mine").touch()  # No launcher takes it for a manifest.
-    assert cli.run(["manifests", "kubernetes", str(root), "--output", str(place)]) == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert (
-        f"left {place / 'former.yml'}, which is not part of this deployment: remove it if it once was\n"
-        in told.err
-    )
-    assert "mine" not in told.err
-    for name in ("former.yml", "mine"):
-        (place / name).unlink()
-    assert "".join(path.read_text() for path in sorted(place.iterdir())) == printed
 
 
 @pytest.mark.parametrize(

@@ -88,18 +88,3 @@ def test_a_daemon_that_never_becomes_ready_is_ended_where_launch_yml_says_so(
         _, _, *options = liveness(form, made(tmp_path / "site", form, DAEMON, **settings))
         assert health(options, environ) == status
     os.close(state.fd)
-
-
-@pytest.mark.parametrize("settings", [{}, LIMITED])
-def test_kubernetes_sends_requests_to_ready_pods_only(settings: dict[str, Any], tmp_path: Path) -> None:
-    """It has no startupProbe: that would count the time in which the container waits for others."""
-    found = container(made(tmp_path, "kubernetes", DAEMON, **settings))
-    assert found["readinessProbe"]["exec"]["command"] == ["kolla_mesos_start", "health", "--ready"]
-    assert "startupProbe" not in found
-
-
-@pytest.mark.parametrize("form", ["kubernetes", "compose", "quadlet"])
-def test_a_task_has_no_probe(form: str, tmp_path: Path) -> None:
-    """Its exit status says all; in Marathon it stays, and is healthy."""
-    text = made(tmp_path, form, TASK, **LIMITED)
-    assert "health" not in text and "--ready" not in text

@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -97,15 +96,6 @@ def test_notifications(datagrams: Sequence[bytes], expected: Notified) -> None:
     for datagram in datagrams:
         notified = notified_by(notified, datagram)
     assert notified == expected
-
-
-@given(st.lists(st.binary()))
-def test_garbage_is_no_notification(datagrams: list[bytes]) -> None:
-    """Whatever comes, nothing is raised, and nothing but the words themselves makes ready."""
-    notified = Notified()
-    for datagram in datagrams:
-        notified = notified_by(notified, datagram)
-    assert notified.ready is False or any(b"READY=1" in datagram for datagram in datagrams)
 
 
 SPOKE, READY, STOPPING = Notified(speaks=True), Notified(True, True), Notified(True, False, True)
@@ -436,36 +426,6 @@ def end(readiness: Readiness, check: CommandCheck) -> None:
     assert check.child and check.child.status is not None
 
 
-def test_checks_are_repeated(loop: Loop, tmp_path: Path) -> None:
-    """A check that comes to hold makes ready; `fall` that fail in a row, and not one, unmake it."""
-    flag, runs = tmp_path / "flag", tmp_path / "runs"
-    check = command("sh", "-c", f"echo >> {runs}; test -e {flag}")
-    readiness = Readiness(Check("command", (), 0.05, 5, 3), check, now())
-    loop.add(readiness)
-    loop.wait(lambda: readiness.reason == "check command: exit status 1", now() + TIMEOUT)
-    assert not readiness.ready and readiness.reason == "check command: exit status 1"
-    flag.touch()
-    assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
-    assert readiness.reason == ""
-    flag.unlink()
-    before = len(runs.read_text())
-    assert loop.wait(lambda: not readiness.ready, now() + TIMEOUT)
-    assert len(runs.read_text()) - before >= 3
-    end(readiness, check)
-
-
-def test_a_check_that_hangs_ends_at_its_timeout_and_is_repeated(loop: Loop, tmp_path: Path) -> None:
-    """Each one is a failure; the loop goes on meanwhile, and the next one begins after it."""
-    runs = tmp_path / "runs"
-    check = command("sh", "-c", f"echo >> {runs}; exec sleep 300")
-    readiness = Readiness(Check("command", (), 0.05, 0.1, 3), check, now())
-    loop.add(readiness)
-    assert loop.wait(lambda: runs.exists() and len(runs.read_text()) >= 3, now() + TIMEOUT)
-    # On a busy machine a command that was killed may still be there when the next check is due.
-    assert loop.wait(lambda: readiness.reason == "check command: no answer within 0.1 s", now() + TIMEOUT)
-    end(readiness, check)
-
-
 def test_a_check_ends_with_its_readiness() -> None:
     """The command must not outlive the daemon that it looks at."""
     check = command("sleep", "300")
@@ -634,26 +594,6 @@ def test_a_daemon_that_is_old_enough_but_not_ready(clock: Clock, kind: str, data
     assert not run_at(clock, 120.0, readiness) and readiness.deadline == math.inf
     readiness.notify(b"READY=1")
     assert run_at(clock, 121.0, readiness)
-
-
-def test_a_real_notifier_is_understood(tmp_path: Path) -> None:
-    """What another implementation of sd_notify sends over a socket is taken in."""
-    notifier = (
-        "import os, socket\n"
-        "with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:\n"
-        "    ours.connect(os.environ['NOTIFY_SOCKET'])\n"
-        "    ours.sendall(b'STATUS=Ready to serve\\nMAINPID=%d\\nREADY=1\\n' % os.getpid())\n"
-    )
-    path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
-        ours.bind(path)
-        subprocess.run(
-            [sys.executable, "-c", notifier], env={**os.environ, "NOTIFY_SOCKET": path}, check=True
-        )
-        readiness = Readiness(Check("notify", None, 10, 5, 3), None, now())
-        readiness.notify(ours.recv(4096))
-    readiness.run(False)
-    assert readiness.ready
 
 
 def test_signals_reach_commands_by_default() -> None:

@@ -21,9 +21,8 @@ from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start import log
 from kolla_mesos_start.errors import AgentError, CannotWrite
-from kolla_mesos_start.files.place import place
+from kolla_mesos_start.files.place import TEMPORARY_PREFIX, place
 from kolla_mesos_start.files.plan import Content
-from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 
 NOBODY = 65534
 # The users that tests run as. Without root that is one; a test that needs root says so.

@@ -27,12 +27,11 @@ from tests.process.files.children import (
 
 def start(state: Path, commands: dict[str, Content]) -> None:
     """Do what a start with COPY_ONCE does for each command."""
-    once = CopyOnce(str(state))
     for path, wanted in commands.items():
-        if not once.done(path):
-            once.require()
-            place([wanted])
-            once.record(path, 0x1F)
+        once = CopyOnce(str(state), path)
+        if once.written() is None:
+            with once.recorded(0x1F):
+                place([wanted])
 
 
 def test_copy_once_writes_on_the_first_start_only(home: Path, uid: int) -> None:
@@ -90,7 +89,7 @@ def test_a_state_directory_that_cannot_be_entered_is_an_error_not_a_first_start(
     (state / "copied").mkdir(parents=True)
     state.chmod(0o700)
     os.chown(state, 0, 0)
-    assert "Permission denied" in in_child(lambda: CopyOnce(str(state)).done("role/a"), NOBODY).reason
+    assert "Permission denied" in in_child(lambda: CopyOnce(str(state), "role/a").written(), NOBODY).reason
 
 
 NAMES = ["role/a", "role/b", "other/a", "role/a%2Fb", "role/a/b", "../../etc", "role/ü", "role/" + "n" * 300]
@@ -98,7 +97,7 @@ NAMES = ["role/a", "role/b", "other/a", "role/a%2Fb", "role/a/b", "../../etc", "
 
 def test_a_strangers_state_is_not_believed(root: None, home: Path, uid: int) -> None:
     """Links instead of markers, and a directory that somebody else may have made where everybody may."""
-    once, wanted = CopyOnce(str(home / "state")), {"role/a": content(home / "app.conf")}
+    once, wanted = CopyOnce(str(home / "state"), "role/a"), {"role/a": content(home / "app.conf")}
     (home / "state").mkdir()
     (home / "elsewhere").mkdir()
     (home / "state" / "copied").symlink_to(home / "elsewhere")
@@ -108,7 +107,7 @@ def test_a_strangers_state_is_not_believed(root: None, home: Path, uid: int) -> 
     (home / "state" / "copied").unlink()
     (home / "state" / "copied").mkdir()
     (home / "state" / "copied" / "role%2Fa").symlink_to(home / "elsewhere")
-    assert not once.done("role/a")
+    assert once.written() is None
     home.chmod(0o1777)
     os.chown(home / "state", 4711, 4711)
     reason = in_child(lambda: start(home / "state", wanted), 0).reason
@@ -118,14 +117,13 @@ def test_a_strangers_state_is_not_believed(root: None, home: Path, uid: int) -> 
 
 def test_each_command_has_a_marker_of_its_own(tmp_path: Path) -> None:
     """Whatever the name of the command, its marker is in the state directory and unique."""
-    once = CopyOnce(str(tmp_path / "state"))
-    names = [*NAMES, "role/" + "n" * 301, "role/\ud800"]
-    for number, name in enumerate(names):
-        assert [once.done(other) for other in names] == [True] * number + [False] * (len(names) - number)
-        once.require()
-        once.record(name, 1)
-        once.record(name, 0x1F)
-        assert once.read(name) == 0x1F
+    names = [*NAMES, "role/" + "n" * 301]
+    markers = [CopyOnce(str(tmp_path / "state"), name) for name in names]
+    for number, marker in enumerate(markers):
+        assert [each.written() for each in markers] == [0x1F] * number + [None] * (len(names) - number)
+        for read in (1, 0x1F):
+            with marker.recorded(read):
+                pass
     assert os.listdir(tmp_path) == ["state"]
     assert os.listdir(tmp_path / "state") == ["copied"]
     assert len(os.listdir(tmp_path / "state" / "copied")) == len(names)
@@ -140,5 +138,5 @@ def test_the_marker_is_synced_after_the_files(tmp_path: Path) -> None:
         return calls
 
     calls = in_child(action, os.geteuid()).value
-    step = [("fsync", "file"), ("rename", ""), ("fsync", "directory")]
-    assert calls[-6:] == [*step, *step]
+    synced, renamed, kept = ("fsync", "file"), ("rename", ""), ("fsync", "directory")
+    assert calls[-6:] == [synced, synced, renamed, kept, renamed, kept]

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.files.place import place
-from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
+from kolla_mesos_start.files.place import TEMPORARY_PREFIX, place
 from tests.process.files.children import (
     SECRET,
     before_call,

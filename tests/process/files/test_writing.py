@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kolla_mesos_start.files.place import place
+from kolla_mesos_start.files.place import TEMPORARY_PREFIX, place
 from kolla_mesos_start.files.plan import plan
-from kolla_mesos_start.files.temporary import TEMPORARY_PREFIX
 from tests.process.files.children import (
     NOBODY,
     SECRET,
