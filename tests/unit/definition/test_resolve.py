@@ -51,7 +51,7 @@ def test_resolving_renders_every_string() -> None:
     assert first.command.files[0].mode == 0o640
     assert first.command.user == "keystone"
     assert last.argv == ("run", "a b", "c")
-    assert last.command.command == "run 'a b' c"
+    assert last.command.command == last.argv
     assert last.command.ready == Ready("command", ("ping", "10.0.0.1"), 4.0, 5.0, 3, "ping")
     for step in (first, last):
         assert late_texts(step.command) == ()
