@@ -162,7 +162,7 @@ class Drain:
 
     def _answer(self, connection: socket.socket) -> None:
         text = self.failure or "drained"
-        answer = f"{1 if self.failure else 0} {self._stopping.stop_grace:g} {text}\n"
+        answer = f"{1 if self.failure else 0} {self._handoff.stop_grace:g} {text}\n"
         with contextlib.suppress(OSError):
             connection.send(answer.encode())
 

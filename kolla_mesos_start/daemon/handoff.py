@@ -64,13 +64,12 @@ class Refreshing(NamedTuple):
 class Stopping(NamedTuple):
     """What precedes the stop: up to `drain` seconds of waiting, and a command for up to `timeout` seconds.
 
-    `argv` is empty if there is no command. `stop_grace`: see Handoff.
+    `argv` is empty if there is no command.
     """
 
     drain: float
     argv: Sequence[str]
     timeout: float
-    stop_grace: float
 
 
 class Refreshed(NamedTuple):
@@ -108,8 +107,8 @@ class Handoff(NamedTuple):
 
     Descriptors: `lock_fd` holds the lock of `run_dir`, `pidfd` is the daemon's, `notify_fd` its notify
     socket; `exec_fd` (see `spawn`) reaches its end when the agent has become the daemon or has ended.
-    `supervised`: the registrar is the parent of the process `daemon`; `stop_grace` are the seconds between
-    TERM and KILL, and `argv` restarts it.
+    `supervised`: the registrar is the parent of the process `daemon`, and `argv` restarts it. `stop_grace`:
+    the seconds between TERM and KILL.
     """
 
     servers: tuple[Any, ...]

@@ -52,7 +52,24 @@ def register(
     report.show(ephemerals, shown)
     if tree.graph.daemon is None:
         return None
-    registration = _registration(settings, tree, member, facts())
+    found = facts()
+    daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
+    instance = {
+        "host": settings.host,
+        "address": found["address"],
+        "ports": list(settings.ports),
+        "service": settings.service_name,
+        "generation": settings.generation,
+    }
+    data = json.dumps(instance).encode()
+    registration = Registration(
+        member=member,
+        presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(found).encode())],
+        ready=[(f"{daemon.ready}/{member}", data) for daemon in daemons],
+        parents=_parents(znodes),
+        states=[daemon.state for daemon in daemons],
+        acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in tree.client.acl],
+    )
     ephemerals.parents = registration.parents
     if used_before:
         for path, _ in registration.ready:
@@ -61,29 +78,6 @@ def register(
         ephemerals.keep(path, data)
     ephemerals.run()
     return registration
-
-
-def _registration(
-    settings: Settings, tree: StatusTree, member: str, facts: Mapping[str, Any]
-) -> Registration:
-    znodes = tree.znodes
-    daemons = [znodes.command(scope, f"{znodes.role}/{DAEMON}") for scope in (GLOBAL, LOCAL)]
-    instance = {
-        "host": settings.host,
-        "address": facts["address"],
-        "ports": list(settings.ports),
-        "service": settings.service_name,
-        "generation": settings.generation,
-    }
-    data = json.dumps(instance).encode()
-    return Registration(
-        member=member,
-        presence=[(f"{znodes.party(settings.service_name)}/{member}", json.dumps(facts).encode())],
-        ready=[(f"{daemon.ready}/{member}", data) for daemon in daemons],
-        parents=_parents(znodes),
-        states=[daemon.state for daemon in daemons],
-        acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in tree.client.acl],
-    )
 
 
 def _parents(znodes: Znodes) -> Sequence[tuple[str, bytes]]:

@@ -136,9 +136,7 @@ class Launch:
             try:
                 with self._needing_registrar():
                     pidfd = pidfd_open(daemon)
-                    record = self._handoff(environ, notify.fileno(), daemon, pidfd)
-                    stop_grace = self._step.command.stop_grace
-                    handoff.supervise(record._replace(supervised=True, stop_grace=stop_grace))
+                    handoff.supervise(self._handoff(environ, notify.fileno(), daemon, pidfd))
             finally:
                 os.kill(daemon, signal.SIGKILL)
                 os.waitpid(daemon, 0)
@@ -233,6 +231,8 @@ class Launch:
             loglevel=settings.loglevel,
             json_logs=settings.json_logs,
             daemon=daemon,
+            supervised=settings.supervise,
+            stop_grace=self._step.command.stop_grace,
             argv=self._argv,
             refreshing=self._refreshing(),
             election=self._membership and tuple(self._membership),
@@ -246,11 +246,9 @@ class Launch:
 
     def _stopping(self) -> Stopping | None:
         command = self._step.command
-        if not command.drains:
-            return None
         before = command.before_stop
         argv, timeout = (before.command, before.timeout) if before else ((), 0.0)
-        return Stopping(command.drain or 0.0, list(argv), timeout, command.stop_grace)
+        return Stopping(command.drain or 0.0, argv, timeout) if command.drains else None
 
     def _refreshing(self) -> Refreshing | None:
         if self._step.command.on_change is None:

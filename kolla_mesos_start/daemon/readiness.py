@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 ALIVE = 20.0  # seconds after which a daemon that never notifies counts as ready
 MIN_INTERVAL = 0.05  # seconds between checks, at least
 MAX_INTERVAL_UNREADY = 1.0  # seconds between checks of a daemon that is not ready, at most
-# While a daemon is not ready, the interval starts at FIRST_INTERVAL seconds, and grows as a share of its age.
-# Commands run less often: each check starts a process.
-FIRST_INTERVAL, SHARE_OF_AGE = 0.02, 0.25
-FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND = 0.1, 0.5
+# While a daemon is not ready: the first interval, and its growth as a share of the daemon's age. Commands run
+# less often: each check starts a process.
+GROWTH, GROWTH_COMMAND = (0.02, 0.25), (0.1, 0.5)
 INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after a refresh
 
 # -- rules ------------------------------------------------------------------------------------------
@@ -52,20 +51,6 @@ class Check(NamedTuple):
     timeout: float
     fall: int
     program: str | None = None
-
-
-class Results(NamedTuple):
-    """The results of the checks so far. One success: ready. `fall` failures in a row: no longer ready."""
-
-    ready: bool = False
-    failures: int = 0
-
-    def after(self, passed: bool, fall: int) -> Results:
-        """The results with one more check."""
-        if passed:
-            return Results(True, 0)
-        failures = self.failures + 1
-        return Results(self.ready and failures < fall, failures)
 
 
 class Notified(NamedTuple):
@@ -95,8 +80,11 @@ def notified_by(before: Notified, datagram: bytes) -> Notified:
     return before
 
 
-def is_ready(check: Check, notified: Notified, results: Results, age: float, before: bool) -> bool:
-    """Whether the daemon is ready now; `age` is in seconds, `before`: whether it was ready until now."""
+def is_ready(check: Check, notified: Notified, passes: bool, age: float, before: bool) -> bool:
+    """Whether the daemon is ready now; `age` is in seconds, `before`: whether it was ready until now.
+
+    `passes`: a check has passed, and not `fall` in a row have failed since.
+    """
     if notified.stopping:
         return False
     if check.kind == "notify":
@@ -106,7 +94,7 @@ def is_ready(check: Check, notified: Notified, results: Results, age: float, bef
     if check.kind == "default":
         # A daemon that became ready by its age stays ready after its first notification.
         return notified.ready or ((before or not notified.speaks) and age >= _age(check))
-    return results.ready
+    return passes
 
 
 def pause(check: Check, ready: bool, age: float) -> float:
@@ -117,9 +105,7 @@ def pause(check: Check, ready: bool, age: float) -> float:
     """
     if ready:
         return max(check.interval, MIN_INTERVAL)
-    first, share = FIRST_INTERVAL, SHARE_OF_AGE
-    if check.kind == "command":
-        first, share = FIRST_INTERVAL_COMMAND, SHARE_OF_AGE_COMMAND
+    first, share = GROWTH_COMMAND if check.kind == "command" else GROWTH
     return min(max(first, share * age), max(min(check.interval, MAX_INTERVAL_UNREADY), MIN_INTERVAL))
 
 
@@ -188,7 +174,8 @@ class Readiness:
         self._failure = ""
         self._check, self._probe, self._start = check, probe, start
         self._name = _name(check)  # Now: later no descriptor may be free for its import.
-        self._notified, self._results = Notified(), Results()
+        self._notified = Notified()
+        self._passes, self._failures = False, 0  # in a row
         self._stopped = False  # by `stop`, not on its own
         self.announced_stop = False  # on its own
         self._task: Task | None = None
@@ -277,7 +264,7 @@ class Readiness:
             self._check_on(self._probe, ready)
         else:
             self._age_reached = age >= _age(self._check)
-        self._would_be = is_ready(self._check, self._notified, self._results, age, self._would_be)
+        self._would_be = is_ready(self._check, self._notified, self._passes, age, self._would_be)
         self._is_stopped = self._would_be and self._daemon > 0 and is_stopped(self._daemon)
         self.ready = self._would_be and not self._is_stopped
 
@@ -294,11 +281,18 @@ class Readiness:
                 why = f"no answer within {self._check.timeout:g} s"
             else:
                 why = cause(error) if error else self._task.result
-            self._failure = why and f"{self._name}{why}"
-            self._results = self._results.after(not self._failure, self._check.fall)
-            self._passed = self._passed if self._failure else self._begun
             self._task = None
-            rest = pause(self._check, self._results.ready, now() - self._start)
-            if self._passed < self._after:
-                rest = max(min(rest, INTERVAL_UNCONFIRMED), self._after - now())
-            self._next = now() + rest
+            self._conclude(why and f"{self._name}{why}")
+
+    def _conclude(self, failure: str) -> None:
+        """Count a check that has ended, and schedule the next one."""
+        self._failure = failure
+        if failure:
+            self._failures += 1
+            self._passes = self._passes and self._failures < self._check.fall
+        else:
+            self._passes, self._failures, self._passed = True, 0, self._begun
+        rest = pause(self._check, self._passes, now() - self._start)
+        if self._passed < self._after:
+            rest = max(min(rest, INTERVAL_UNCONFIRMED), self._after - now())
+        self._next = now() + rest

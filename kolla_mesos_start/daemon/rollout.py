@@ -96,7 +96,7 @@ class Rollout:
         self._held_in = 0  # the session that has our slot
         self._changed = True  # since the last look
         self._watched: set[str] = set()
-        self._running: Steps[None] | None = None
+        self._busy = False
         session.on_connected(self._look_again)
         session.on_watch(self._fired)
 
@@ -108,7 +108,6 @@ class Rollout:
     def take(self) -> None:
         """Take a turn at once, whatever others do. They are only told."""
         if not self.has_turn:
-            self._running = None
             self._begin(0)
 
     def give_back(self) -> None:
@@ -118,15 +117,15 @@ class Rollout:
 
     def run(self, is_ready: bool) -> None:
         """Send the requests that are due; `is_ready`: whether our daemon is."""
-        if not self._session.connected or self._running:
+        if not self._session.connected or self._busy:
             return
         if self.has_turn and self._held_in != self._session.id:
-            self._perform(self._hold(self._session.id))
+            perform(self._session, self._exchange(self._hold(self._session.id)))
         elif self._is_leaving:
-            self._perform(self._leave())
+            perform(self._session, self._exchange(self._leave()))
         elif self._is_wanted and (self._changed or is_ready != self._is_ready):
             self._changed, self._is_ready, self._watched = False, is_ready, set()
-            self._perform(self._ask(is_ready, self._session.id))
+            perform(self._session, self._exchange(self._ask(is_ready, self._session.id)))
 
     def _look_again(self) -> None:
         self._changed = True
@@ -141,26 +140,20 @@ class Rollout:
 
     # -- exchanges with ZooKeeper -----------------------------------------------------------------------
 
-    def _perform(self, steps: Steps[None]) -> None:
-        self._running = steps
-        perform(self._session, self._supervised(steps))
-
-    def _supervised(self, steps: Steps[None]) -> Requests:
-        """Continue the steps until they end, until others replace them, or until an outage."""
+    def _exchange(self, steps: Steps[None]) -> Requests:
+        """Make the requests of these steps, one list after the other, until they end or an outage begins."""
+        self._busy = True
         answers: list[Any] | None = None
         try:
-            while True:
+            while not any(isinstance(each, wire.OUTAGE) for each in answers or ()):
                 answers = yield steps.send(answers)  # type: ignore[arg-type]
-                if self._running is not steps:
-                    return
-                if any(isinstance(each, wire.OUTAGE) for each in answers):
-                    self._changed, self._held_in = True, 0
-                    # A slot may be taken, for which others, even those before us in the queue, would wait.
-                    self._is_leaving = not self.has_turn
-                    break
+            self._changed, self._held_in = True, 0
+            # A slot may be taken, for which others, even those before us in the queue, would wait.
+            self._is_leaving = not self.has_turn
         except StopIteration:
             pass
-        self._running = None
+        finally:
+            self._busy = False
 
     def _ask(self, is_ready: bool, session: int) -> Steps[None]:
         """Take a slot if that is possible now."""
@@ -197,7 +190,7 @@ class Rollout:
             return
         if any(isinstance(result, Exception) for result in results):
             self._changed = True
-        else:
+        elif self._is_wanted:  # Otherwise a turn was taken meanwhile, and perhaps given back.
             self._begin(session)
 
     def _queue(self, is_ready: bool) -> Steps[Sequence[str]]:

@@ -53,7 +53,10 @@ def owner_ids(owner: str) -> tuple[int, int]:
         raise CannotWrite(f"owner {owner!r}: user {user!r} is not known in this container; {ADD_IT}")
     if not colon:
         return uid, account.pw_gid if account is not None else os.getegid()
-    gid = _group(group)
+    try:
+        gid: int | None = grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError):
+        gid = _number(group)
     if gid is None:
         raise CannotWrite(f"owner {owner!r}: group {group!r} is not known in this container; {ADD_IT}")
     return uid, gid
@@ -68,13 +71,6 @@ def _account(user: str) -> pwd.struct_passwd | None:
         return None if number is None else pwd.getpwuid(number)
     except KeyError:
         return None
-
-
-def _group(group: str) -> int | None:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except (KeyError, ValueError):
-        return _number(group)
 
 
 def _number(text: str) -> int | None:

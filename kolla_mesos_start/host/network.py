@@ -20,7 +20,7 @@ from kolla_mesos_start.tree.codec import FACTS_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Any, TypeVar
 
     from kolla_mesos_start.host.netlink import Address
@@ -35,7 +35,6 @@ SETTLE = 0.1  # seconds; several changes of a network come together
 
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
 _ANYWHERE = "0" * 8
-_ANYWHERE6 = "0" * 32
 LOOPBACK = "lo"
 # Interfaces that the kernel makes in each network namespace, once a tunnel of their kind is used anywhere.
 FALLBACKS = frozenset(
@@ -74,12 +73,12 @@ def _interface(name: str, addresses: Iterable[Address], sources: Collection[str 
         )
 
     ordered = sorted(addresses, key=order)
-    usable = [each.text for each in sorted(ordered, key=lambda each: each.is_ipv6) if _is_usable(each)]
-    ipv6 = [
+    ipv4 = tuple(each.text for each in ordered if not each.is_ipv6)
+    ipv6 = tuple(
         f"{each.text}%{name}" if _is_link_local(each.text) else each.text for each in ordered if each.is_ipv6
-    ]
-    ipv4 = [each.text for each in ordered if not each.is_ipv6]
-    return Interface(name, tuple(ipv4), tuple(ipv6), next(iter(usable), None))
+    )
+    usable = [each.text for each in sorted(ordered, key=lambda each: each.is_ipv6) if _is_usable(each)]
+    return Interface(name, ipv4, ipv6, usable[0] if usable else None)
 
 
 def _is_usable(address: Address) -> bool:
@@ -156,24 +155,18 @@ def facts(settings: Settings) -> dict[str, Any]:
         "private_address": private.address,
         "ports": list(settings.ports),
     }
+    size, left_out = len(json.dumps(facts)), []
     others = (each for _, each in sorted(found.items()) if each.ipv4 or each.ipv6)
-    _add_interfaces(facts, dict.fromkeys((private, public, *others)))
-    return facts
-
-
-def _add_interfaces(facts: dict[str, Any], ordered: Iterable[Interface]) -> None:
-    """Add each interface to `facts` as long as there is room, and warn about the rest."""
-    size = len(json.dumps(facts))
-    left_out = []
-    for interface in ordered:
-        ipv4 = {"ipv4": {"address": interface.ipv4[0]}} if interface.ipv4 else {}
-        ipv6 = {"ipv6": [{"address": address} for address in interface.ipv6]} if interface.ipv6 else {}
-        fact = {f"ansible_{interface.name}": {**ipv4, **ipv6}}
-        more = len(json.dumps(fact))  # its two braces count for the comma and space between two facts
+    for each in dict.fromkeys((private, public, *others)):
+        fact: dict[str, Any] = {"ipv4": {"address": each.ipv4[0]}} if each.ipv4 else {}
+        if each.ipv6:
+            fact["ipv6"] = [{"address": address} for address in each.ipv6]
+        named = {f"ansible_{each.name}": fact}
+        more = len(json.dumps(named))  # its two braces count for the comma and space between two facts
         if size + more > FACTS_LIMIT:
-            left_out.append(interface.name)
+            left_out.append(each.name)
             continue
-        facts.update(fact)
+        facts.update(named)
         size += more
     if left_out:
         log.warning(
@@ -183,6 +176,7 @@ def _add_interfaces(facts: dict[str, Any], ordered: Iterable[Interface]) -> None
             FACTS_LIMIT,
             listed(left_out[:5]),
         )
+    return facts
 
 
 def _chosen(found: Mapping[str, Interface], variable: str, name: str | None) -> Interface:
@@ -206,14 +200,24 @@ def _choices(found: Mapping[str, Interface]) -> str:
 
 
 def _default_interface(found: Mapping[str, Interface]) -> str:
-    """The interface of the default route, of IPv4 if there is one, else of IPv6.
+    """The interface of the default route with the lowest metric, of IPv4 if there is one, else of IPv6.
 
     Without a default route: the only interface that has an address; loopback only if there is no other
     interface. Raises NoAddress if there are several, or none yet.
     """
-    routes = sorted(_routes()) or sorted(_routes6())
-    if routes:
-        return routes[0][1]
+    ipv4 = (
+        (int(metric), interface, int(flags, 16))
+        for interface, destination, _, flags, _, _, metric, mask, *_ in _table("/proc/net/route")[1:]
+        if destination == mask == _ANYWHERE
+    )
+    ipv6 = (
+        (int(metric, 16), interface, int(flags, 16))
+        for destination, length, _, _, _, metric, _, _, flags, interface in _table("/proc/net/ipv6_route")
+        if (destination, length) == (_ANYWHERE * 4, "00")
+    )
+    for routes in (ipv4, ipv6):
+        if usable := [route for route in routes if route[2] & (_UP | _REJECT) == _UP]:
+            return min(usable)[1]
     found = {name: each for name, each in found.items() if name not in FALLBACKS}
     others = [each for name, each in found.items() if name != LOOPBACK]
     choice = [each for each in others if each.address] if others else [*found.values()]
@@ -225,19 +229,6 @@ def _default_interface(found: Mapping[str, Interface]) -> str:
             ]
         )
     return choice[0].name
-
-
-def _routes() -> Iterator[tuple[int, str]]:
-    """Metric and interface of each default route of IPv4; the one with the lowest metric is in use."""
-    for interface, destination, _, flags, _, _, metric, mask, *_ in _table("/proc/net/route")[1:]:
-        if destination == mask == _ANYWHERE and int(flags, 16) & (_UP | _REJECT) == _UP:
-            yield int(metric), interface
-
-
-def _routes6() -> Iterator[tuple[int, str]]:
-    for destination, length, _, _, _, metric, _, _, flags, interface in _table("/proc/net/ipv6_route"):
-        if (destination, length) == (_ANYWHERE6, "00") and int(flags, 16) & (_UP | _REJECT) == _UP:
-            yield int(metric, 16), interface
 
 
 def _table(path: str) -> list[list[str]]:

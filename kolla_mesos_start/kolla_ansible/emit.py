@@ -293,14 +293,32 @@ class _Emission:
     # -- steps ------------------------------------------------------------------------------------
 
     def step(self, step: Step) -> None:
-        service = self.service(step.name, [step.host])
-        make = {Kind.TOOLBOX: self.toolbox, Kind.EXEC: self.executed, Kind.BOOTSTRAP: self.bootstrap}
-        settings = self.settings_of(step)
+        service, settings = self.service(step.name, [step.host]), self.settings_of(step)
         self.made.note(settings)
+        env, files = environment(settings), service.config_files({step.host: settings})
+        command: object = "kolla_start"
+        if step.kind is Kind.TOOLBOX:
+            # Modules of ansible; kolla_toolbox has files such as clouds.yaml for them.
+            playbook = self.playbook(step).encode()
+            service.add(PLAYBOOK, playbook)
+            # `publish` compares commands, not files, to say that a step has changed and does not run again.
+            dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
+            files[PLAYBOOK] = {"dest": dest, **({"owner": step.user} if step.user else {})}
+            command = _shell(f"ansible-playbook -i localhost, -c local {dest}")
+        elif step.kind is Kind.EXEC:
+            in_container = executed(step.tasks[0])
+            assert in_container is not None
+            env = {**env, **in_container.environment}
+            command = self.until_registered(service, in_container.line) or self.line(service, step.tasks[0])
+        elif settings.get("command"):
+            command = lift.template(str(settings["command"]).strip())
         found = {
             "run_once": True,
             "generation": self.tags[step.name],
-            **make[step.kind](step, service, settings),
+            "command": command,
+            "user": step.user,
+            "env": service.templates(env),
+            "files": files,
             "succeeds": self.rules.row("succeeds", step.name).get("statuses"),
             "dependencies": self.dependencies(step.name, service),
         }
@@ -319,31 +337,6 @@ class _Emission:
         found = self.daemons.get(TOOLBOX if step.kind is Kind.TOOLBOX else step.image_of)
         return found.settings.get(step.host, found.first) if found else {}
 
-    def toolbox(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
-        """Modules of ansible in kolla_toolbox, which has files such as clouds.yaml for them."""
-        playbook = self.playbook(step).encode()
-        service.add(PLAYBOOK, playbook)
-        # `publish` compares commands, not files, to say that a step has changed and does not run again.
-        dest = f"/tmp/steps-{hashlib.sha256(playbook).hexdigest()[:8]}.yml"
-        file = {"dest": dest, **({"owner": step.user} if step.user else {})}
-        return {
-            "command": _shell(f"ansible-playbook -i localhost, -c local {dest}"),
-            "user": step.user,
-            "env": service.templates(environment(settings)),
-            "files": {**service.config_files({step.host: settings}), PLAYBOOK: file},
-        }
-
-    def executed(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
-        """A command in the image of a daemon."""
-        in_container = executed(step.tasks[0])
-        assert in_container is not None
-        again = self.until_registered(service, in_container.line)
-        return {
-            "command": again or self.line(service, step.tasks[0]),
-            "env": service.templates({**environment(settings), **in_container.environment}),
-            "files": service.config_files({step.host: settings}),
-        }
-
     def until_registered(self, service: Service, line: str) -> Sequence[str]:
         """A command that is repeated until a daemon is listed on all hosts; empty without a rule for it."""
         rule = next((row for row in self.rules["registered"] if re.search(row["match"], line)), None)
@@ -355,15 +348,6 @@ class _Emission:
         listed = f'[ "$({rule["lists"]} | grep -cE "[|] *({pattern}) *[|]")" -ge {len(hosts)} ]'
         own = service.templates(self.rules.command(line))
         return _shell(f"until {own} || exit; {listed}; do sleep 5; done")
-
-    def bootstrap(self, step: Step, service: Service, settings: Settings) -> Mapping[str, Any]:
-        """A container of its own."""
-        own = settings.get("command")
-        return {
-            "command": lift.template(str(own).strip()) if own else "kolla_start",
-            "env": service.templates(environment(settings)),
-            "files": service.config_files({step.host: settings}),
-        }
 
     def line(self, service: Service, task: Task) -> Sequence[str]:
         """The command of an `exec` as a command of a container."""

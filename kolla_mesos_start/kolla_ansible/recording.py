@@ -109,14 +109,11 @@ def copy_playbooks(source: Path, into: Path) -> Path:
             file.write_text(short, encoding="utf-8")
     for name in names:
         shutil.copyfile(PLUGINS / "record.py", copied / "action_plugins" / f"{name}.py")
-    _copy_plugin("refuse", copied / "connection_plugins")
-    _copy_plugin("progress", copied / "callback_plugins")
+    for name, kind in (("refuse", "connection"), ("progress", "callback")):
+        folder = copied / f"{kind}_plugins"
+        folder.mkdir(exist_ok=True)
+        shutil.copyfile(PLUGINS / f"{name}.py", folder / f"{name}.py")
     return copied
-
-
-def _copy_plugin(name: str, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    shutil.copyfile(PLUGINS / f"{name}.py", folder / f"{name}.py")
 
 
 KILL_TIMEOUT = 5.0  # seconds
@@ -193,7 +190,7 @@ class Recording:
     def tasks(self, progress: Progress = lambda play: None) -> Sequence[Task]:
         """Wait for its end. Raises CannotRecord with the module and the task that failed."""
         failures: list[Mapping[str, str]] = []
-        for said in _said(self._lines()):
+        for said in self._said():
             if "failed" in said:
                 failures.append(said["failed"])
             elif "play" in said:
@@ -206,12 +203,13 @@ class Recording:
             raise CannotRecord(f"ansible-playbook ended with status {status}: {last[-1500:]}")
         return ordered(read(self.directory / "trace", self.names), list(self.names.values()))
 
-    def _lines(self) -> Iterator[str]:
+    def _said(self) -> Iterator[Mapping[str, Any]]:
+        """What the callback says; other lines are ansible's own warnings."""
+        lines: Iterable[str] = self.process.stdout or ()
         if self.process.stdout is None:
             self.process.wait()
-            yield from (self.directory / "said").read_text(encoding="utf-8").splitlines()
-        else:
-            yield from self.process.stdout
+            lines = (self.directory / "said").read_text(encoding="utf-8").splitlines()
+        return (json.loads(line) for line in lines if line.startswith("{"))
 
 
 @contextmanager
@@ -231,7 +229,15 @@ def started(
     (directory / "ansible.cfg").write_text(settings, encoding="utf-8")
     _write(directory / "passwords.json", stand_ins.passwords)
     _write(directory / "facts.json", {each.host: each.values for each in stand_ins.facts.values()})
-    _write(directory / "overrides.json", {**stand_ins.overrides, **_forced(request)})
+    forced = {
+        "kolla_action": request.action,
+        "CONFIG_DIR": str(request.config),
+        "node_config_directory": CONFIG_DIRECTORY,
+        "ansible_connection": "refuse",
+        "ansible_become": False,
+        "ansible_python_interpreter": "/usr/bin/python3",
+    }
+    _write(directory / "overrides.json", {**stand_ins.overrides, **forced})
     with (directory / "said").open("wb") as said, (directory / "stderr").open("wb") as errors:
         process = subprocess.Popen(
             _command(request, playbooks, directory),
@@ -362,17 +368,6 @@ def globals_files(config: Path) -> Sequence[Path]:
     )
 
 
-def _forced(request: Request) -> Mapping[str, object]:
-    return {
-        "kolla_action": request.action,
-        "CONFIG_DIR": str(request.config),
-        "node_config_directory": CONFIG_DIRECTORY,
-        "ansible_connection": "refuse",
-        "ansible_become": False,
-        "ansible_python_interpreter": "/usr/bin/python3",
-    }
-
-
 def _environ(environment: Environment, directory: Path) -> Mapping[str, str]:
     """Nothing of the operator's own environment changes what is recorded."""
     kept = {
@@ -396,13 +391,6 @@ def _environ(environment: Environment, directory: Path) -> Mapping[str, str]:
 def _write(path: Path, content: object) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         json.dump(content, file)
-
-
-def _said(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
-    """What the callback says; other lines are ansible's own warnings."""
-    for line in lines:
-        if line.startswith("{"):
-            yield json.loads(line)
 
 
 def shown(failure: Mapping[str, str]) -> str:

@@ -196,11 +196,13 @@ class Renderer:
             for (name, _), uses in missing.items():
                 log.warning("%s is missing and was rendered as empty text: used in %s", name, "; ".join(uses))
         elif missing:
-            reports = (
-                f"{name} (used in {'; '.join(uses)}"
-                + (f"; {_remedy(name, looked_at)})" if is_variable else ")")
-                for (name, is_variable), uses in missing.items()
-            )
+            reports = []
+            for (name, is_variable), uses in missing.items():
+                if name == IMAGE_GENERATION:
+                    uses.append("set KOLLA_GENERATION to the generation of this image")
+                elif is_variable:
+                    uses.append(f"looked at {', '.join(looked_at(name))}")
+                reports.append(f"{name} (used in {'; '.join(uses)})")
             nobody = {
                 service
                 for one in self.missing
@@ -209,13 +211,6 @@ class Renderer:
             }
             why = f"; no member or ready instance of {', '.join(sorted(nobody))} is present" if nobody else ""
             raise MissingVariable(f"missing: {', '.join(reports)}{why}")
-
-
-def _remedy(name: str, looked_at: Callable[[str], Sequence[str]]) -> str:
-    """Where a missing variable is expected."""
-    if name == IMAGE_GENERATION:
-        return "set KOLLA_GENERATION to the generation of this image"
-    return f"looked at {', '.join(looked_at(name))}"
 
 
 class _Lazy(dict[str, "Any"]):

@@ -234,11 +234,6 @@ class Preparer:
                 log.warning("the variable %s %s, which becomes a part of what uses it", name, untidy(value))
         return found
 
-    def _looked_at(self, name: str) -> Sequence[str]:
-        """The places of a variable; the first one that exists wins."""
-        given = self._settings.variables_dir
-        return [*([] if given is None else [f"{given}/{name}"]), *self._znodes.variable(name)]
-
     def _checked(self, renderer: Renderer, make: Callable[[], T], missing_files: Sequence[str] = ()) -> T:
         """The result of `make`, which renders. Missing values are reported first: they cause other errors."""
         try:
@@ -251,8 +246,14 @@ class Preparer:
 
     def _check(self, renderer: Renderer, missing_files: Sequence[str]) -> None:
         """Raise one CannotRender for all missing variables and all missing files."""
+        given = self._settings.variables_dir
+
+        def places(name: str) -> Sequence[str]:
+            """Those of a variable; the first one that exists wins."""
+            return [*([] if given is None else [f"{given}/{name}"]), *self._znodes.variable(name)]
+
         try:
-            renderer.check(self._looked_at)
+            renderer.check(places)
         except CannotRender as error:
             reason = ", ".join([error.reason, *missing_files])
             raise CannotRender(f"{reason}{self._remedy(renderer)}") from error

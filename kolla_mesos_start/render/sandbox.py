@@ -197,7 +197,10 @@ class Sandbox:
 
     def undeclared(self, text: Text) -> set[str]:
         """The names that the template may look up in its values, on any branch. Raises CannotRender."""
-        return meta.find_undeclared_variables(self._parse(text))
+        try:
+            return meta.find_undeclared_variables(self._environment.parse(text.text))
+        except FAULTS as error:
+            raise _fault(text.label, error) from None
 
     def used_whole(self, text: Text) -> set[str]:
         """The names that the template uses otherwise than for a single item: `name['a']`, `name[b]`,

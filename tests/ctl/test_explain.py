@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from contextlib import ExitStack
 
-import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.cli import parser
@@ -16,7 +14,7 @@ from kolla_mesos_start.ctl.live import causes
 from kolla_mesos_start.ctl.live.mirror import mirror
 from tests.conftest import Deployment
 from tests.ctl.trees import definition, one_time
-from tests.support.agents import Containers, restarted
+from tests.support.agents import Containers
 from tests.support.instances import Site
 from tests.support.large import fill
 from tests.support.publishing import publish
@@ -48,22 +46,6 @@ def test_a_failed_command_blocks_the_steps_that_wait_for_it(
     assert tool(deployment, "explain", "db") == "up          db 1 of 1\n"
 
 
-def test_a_running_command_is_not_stuck(
-    zk: KazooClient, deployment: Deployment, containers: Containers
-) -> None:
-    """Its container holds the lock, so it exists, even before it has written what it does."""
-    publish(deployment, "tasks", {"commands": {"schema": {"command": "sleep 600", "run_once": True}}})
-    agent = containers.start("tasks", "h1", KOLLA_ZK_SESSION_TIMEOUT="40")
-    site = Site(deployment, zk, "tasks")
-    eventually(lambda: site.state("schema") == "running", "the command runs")
-    said = tool(deployment, "explain")
-    assert said.startswith("running     tasks/schema has run on h1 for ")
-    assert said.endswith("(attempt 1), and holds its lock\n")
-    agent.end()
-    found = json.loads(tool(deployment, "explain", "--format", "json", status=0))
-    assert not found["stuck"], "its session has not expired yet: nobody may take the lock"
-
-
 def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, containers: Containers) -> None:
     """A failing check, or a start that ended early; a container that only waits has no cause."""
     check = {"command": "exit 69", "interval": 0.2}
@@ -86,29 +68,6 @@ def test_the_reason_that_an_agent_writes_is_the_cause(deployment: Deployment, co
     assert lines[1] == "  blocks    tasks/user"
     assert re.match(r"ROOT CAUSE  web/daemon on h3 ended .* in stage exec, exit status 127: ", lines[2])
     assert len(lines) == 3
-
-
-@pytest.mark.parametrize(
-    ("command", "cause"),
-    [
-        (
-            "python3 -m http.serverr",
-            "ended 0 s after its start, before it was ready, 0 s ago; only its launcher knows its exit ",
-        ),
-        ("sleep {{ seconds }}", "ended 0 s ago in stage render, exit status 78: missing: seconds "),
-    ],
-)
-def test_a_start_that_fails_again_and_again_is_always_the_cause(
-    zk: KazooClient, deployment: Deployment, containers: Containers, command: str, cause: str
-) -> None:
-    """Also while the next start runs, and between two starts."""
-    publish(deployment, "web", {"service": {"daemon": {"command": command}}})
-    site = Site(deployment, zk, "web")
-    with restarted(containers.start("web", "h1")):
-        eventually(lambda: site.ended("h1"), "it has ended")
-        said = [tool(deployment, "explain", status=1).splitlines()[0] for _ in range(10)]
-    for line in said:
-        assert re.sub(r"\d+ s|\d+\.\d s", "0 s", line).startswith(f"ROOT CAUSE  web/daemon on h1 {cause}")
 
 
 def test_a_thousand_containers_are_explained_in_a_second(zk: KazooClient, deployment: Deployment) -> None:

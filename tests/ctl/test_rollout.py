@@ -8,9 +8,6 @@ import sys
 import time
 from typing import Any
 
-import pytest
-from kazoo.client import KazooClient
-
 from tests.agent.test_refresh import DAEMON, Web, fleet, heard, refreshed
 from tests.agent.test_refresh import web as web
 from tests.conftest import Deployment
@@ -73,24 +70,6 @@ def test_a_rotated_secret_makes_its_containers_outdated(
     containers.start(REDIS, "h1").says("the daemon is ready")
     tool(deployment, "wait", "--timeout", "30")
     assert status(deployment)["stale"] is False
-
-
-@pytest.mark.parametrize("place", ["file", "host", "service"])
-def test_only_changes_that_affect_the_container_make_it_outdated(
-    deployment: Deployment, containers: Containers, zk: KazooClient, place: str
-) -> None:
-    """A file, and a new variable of the service or its host; not of another host."""
-    start_redis(deployment, containers, redis())
-    tool(deployment, "set", "redis_password", "x", "--service", REDIS, "--host", "h2")
-    assert status(deployment)["older"] == []
-    if place == "file":
-        zk.set(f"{deployment.path}/{REDIS}/files/redis.conf", b"new")
-    else:
-        host = ["--host", "h1"] if place == "host" else []
-        tool(deployment, "set", "redis_password", "x", "--service", REDIS, *host)
-    assert status(deployment)["older"] == [
-        "file redis.conf" if place == "file" else "variable redis_password"
-    ]
 
 
 def test_variables_are_read_when_the_command_may_run(deployment: Deployment, containers: Containers) -> None:

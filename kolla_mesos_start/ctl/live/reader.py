@@ -23,7 +23,7 @@ from kolla_mesos_start.ctl.live.model import (
     LiveStep,
     Publication,
 )
-from kolla_mesos_start.ctl.live.unread import Unread
+from kolla_mesos_start.ctl.live.unread import Changes, compare, last_changes
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
 from kolla_mesos_start.ctl.zk.services import is_service_part
@@ -52,7 +52,7 @@ class DeploymentReader:
         """`znodes` are those of the deployment, of no service; `given` are variables of containers only."""
         self.znodes = znodes
         self.definitions = Definitions(given)
-        self._unread = Unread(znodes, given.keys())
+        self._given = given.keys()
 
     def services(self, view: View) -> Sequence[Znodes]:
         """The znodes of each service: of a definition, or of anything that belongs to one."""
@@ -72,7 +72,7 @@ class DeploymentReader:
 
     def deployment(self, view: View) -> LiveDeployment:
         """The deployment; without the effect of values that are still `wanted`."""
-        self._unread.look(view)
+        changes = last_changes(self.znodes, view)
         services = self.services(view)
         graphs = [self.definitions.find(znodes, view).graph for znodes in services]
         generations = {
@@ -81,7 +81,7 @@ class DeploymentReader:
             for command in (graph.commands if graph else ())
             if command.run_once and command.generation
         }
-        found = {each.service_name: self._service(each, generations, view) for each in services}
+        found = {each.service_name: self._service(each, generations, changes, view) for each in services}
         znodes = [view.znode(each.definition) for each in services]
         times = [znode.stat.mtime / 1000 for znode in znodes if znode]
         published = max([*times, view.last_write()])
@@ -92,12 +92,12 @@ class DeploymentReader:
         mark = unfinished(znode.data) if znode else None
         return Publication(mark, bool(view.held(self.znodes.publication)))
 
-    def _service(self, znodes: Znodes, generations: Published, view: View) -> LiveService:
+    def _service(self, znodes: Znodes, generations: Published, changes: Changes, view: View) -> LiveService:
         view.met_denied = False
         published = self.definitions.find(znodes, view)
         graph, definition = published.graph, view.znode(znodes.definition)
         existing = containers.containers(znodes, view)
-        compared = tuple(self._unread.compare(znodes, graph, existing, view))
+        compared = tuple(compare(znodes, graph, existing, changes, self._given, view))
         owner = view.znode(znodes.owner(GLOBAL, znodes.role))
         ended = tuple(_ended(znodes, view))
         steps = _steps(znodes, graph, published.wanted, compared, view, generations) if graph else ()

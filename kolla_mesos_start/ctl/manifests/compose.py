@@ -61,7 +61,8 @@ def service(container: PerHostContainer) -> Document:
         "container_name": container.full_name,
         "command": [escaped(each) for each in workload.argv],
         "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
-        **_network(container),
+        "network_mode": None if workload.on_own_network else "host",
+        "ports": [f"{port}:{port}" for port in workload.ports if workload.on_own_network],
         **_rights(workload),
         "volumes": [*map(_volume, container.mounts), *anonymous],
         "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
@@ -89,12 +90,6 @@ def _rights(workload: Workload) -> Mapping[str, object]:
             key = "cgroup" if option == "cgroupns" else option.replace("-", "_")
             found[key] = True if value == "true" else value
     return found
-
-
-def _network(container: PerHostContainer) -> Mapping[str, object]:
-    if not container.workload.on_own_network:
-        return {"network_mode": "host"}
-    return {"ports": [f"{port}:{port}" for port in container.workload.ports]}
 
 
 def _volume(mount: Mount) -> Mapping[str, object]:

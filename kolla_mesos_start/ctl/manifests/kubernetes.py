@@ -90,9 +90,12 @@ def notes(model: Model) -> Iterator[str]:
     if unknown:
         yield f"without `user` in launch.yml, the image has to name its USER by number, and not 0: {unknown}"
     for each in model.workloads:
-        lost = _inexpressible(each)
+        settings = each.settings
+        given = {"limits": bool(settings.limits), "security_options": bool(settings.security_options)}
+        given["cgroup"] = "cgroup" in settings.namespaces
+        lost = listed(f"`{name}`" for name, is_set in given.items() if is_set)
         if lost:
-            yield f"{each.service}: a pod has no {listed(lost)}: set them on its hosts"
+            yield f"{each.service}: a pod has no {lost}: set them on its hosts"
         if each.stop_signal != TERM:
             yield f"{each.service}: its image needs STOPSIGNAL SIG{each.stop_signal}: a pod can't set it"
         for device in each.settings.devices or ():
@@ -107,7 +110,8 @@ class _Objects:
     def __init__(self, workload: Workload) -> None:
         self.name, self.workload = workload.name, workload
         self.labels = {NAME: self.name, PART_OF: workload.project}
-        self.is_stateful = _has_claims(workload)
+        # Each pod has a claim of its own. Pods of a Job or a DaemonSet can't have one.
+        self.is_stateful = bool(workload.of_kind(KEPT)) and not (workload.is_task or workload.is_each)
 
     def all(self) -> Iterator[Document]:
         """Those that others refer to come first."""
@@ -194,7 +198,15 @@ class _Objects:
 
     def template(self, hosts: Sequence[str] | None = None) -> Document:
         workload, user = self.workload, self.workload.settings.user
-        is_spread = workload.replicas > 1 and not workload.is_each
+        placed = workload.hosts if hosts is None else hosts
+        match = {"key": HOSTNAME, "operator": "In", "values": list(placed)}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": HOSTNAME,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {NAME: self.name}},
+        }
         spec = {
             "restartPolicy": "Never" if workload.is_task else None,
             "terminationGracePeriodSeconds": workload.grace,
@@ -213,21 +225,15 @@ class _Objects:
                     "seccompProfile": {"type": "RuntimeDefault"},
                 }
             ),
-            "affinity": _affinity(workload.hosts if hosts is None else hosts),
-            "topologySpreadConstraints": [self.spread()] if is_spread else None,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+            if placed
+            else None,
+            "topologySpreadConstraints": [spread] if workload.replicas > 1 and not workload.is_each else None,
             "initContainers": list(self.init_containers()),
             "containers": [self.container()],
             "volumes": list(self.volumes()),
         }
         return {"metadata": {"labels": self.labels}, "spec": filled(spec)}
-
-    def spread(self) -> Document:
-        return {
-            "maxSkew": 1,
-            "topologyKey": HOSTNAME,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {NAME: self.name}},
-        }
 
     def init_containers(self) -> Iterator[Document]:
         """The one that prepares directories of the node. They are root's, and may be new."""
@@ -366,22 +372,6 @@ class _Objects:
             )
 
 
-def _inexpressible(workload: Workload) -> Sequence[str]:
-    """The settings of launch.yml that Kubernetes leaves to the container runtime."""
-    settings = workload.settings
-    found = {
-        "`cgroup`": "cgroup" in settings.namespaces,
-        "`limits`": bool(settings.limits),
-        "`security_options`": bool(settings.security_options),
-    }
-    return [name for name, is_set in found.items() if is_set]
-
-
-def _has_claims(workload: Workload) -> bool:
-    """Whether each pod has a claim of its own. Pods of a Job or a DaemonSet can't have one."""
-    return bool(workload.of_kind(KEPT)) and not workload.is_task and not workload.is_each
-
-
 def _rules() -> Iterator[Document]:
     """How a failed pod is handled: the agent's exit status says whether another attempt can help."""
     # The node was drained, or a pod with a higher priority needed it.
@@ -390,12 +380,6 @@ def _rules() -> Iterator[Document]:
     for action, statuses in (("FailJob", FINAL), ("Ignore", UNAVAILABLE), ("Count", (1,))):
         codes = {"containerName": CONTAINER, "operator": "In", "values": list(statuses)}
         yield {"action": action, "onExitCodes": codes}
-
-
-def _affinity(hosts: Sequence[str]) -> Document | None:
-    match = {"key": HOSTNAME, "operator": "In", "values": list(hosts)}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if hosts else None
 
 
 def _probe(argv: Sequence[str], **times: int) -> Document:

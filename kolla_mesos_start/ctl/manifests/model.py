@@ -27,7 +27,7 @@ from kolla_mesos_start.ctl.directory.container_settings import (
     bad_place,
     is_port,
 )
-from kolla_mesos_start.ctl.directory.directory import Contents, Deployment, Service
+from kolla_mesos_start.ctl.directory.directory import Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, Finding, Issue, located
 from kolla_mesos_start.ctl.directory.launch import NAME, LaunchFile
 from kolla_mesos_start.ctl.validate.rules import (
@@ -287,12 +287,6 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
     return Model(site.deployment, workloads), located(issues, sources)
 
 
-def _known(deployment: Deployment, site: Site, service: Service) -> tuple[Znodes, Mapping[str, str]]:
-    """The variables for the templates of a service."""
-    values = _texts({**deployment.variables, **service.variables.own})
-    return Znodes("", site.deployment, service.name, ""), {**values, **site.given}
-
-
 class _WorkloadReader:
     """Makes the workload of one service."""
 
@@ -300,12 +294,17 @@ class _WorkloadReader:
         self.issues, self.site, self.service = issues, site, service
         self.launch: LaunchFile = deployment.launch
         self.settings: ContainerSettings = self.launch.of(service.name)
-        self.known = _known(deployment, site, service)
+        values = {**deployment.variables, **service.variables.own}
+        texts = {name: data.decode() for name, data in values.items()}
+        # For templates.
+        self.known = Znodes("", site.deployment, service.name, ""), {**texts, **site.given}
 
     def workload(self, name: str) -> Workload:
         document = load(self.service.definition)
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
+        # Each once.
+        mounted = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
         replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
         found = Workload(
             service=self.service.name,
@@ -320,7 +319,9 @@ class _WorkloadReader:
             stop_grace=max((step.stop_seconds for step in graph.steps), default=0),
             drains=bool(graph.daemon and graph.daemon.drains),
             ports=ports,
-            mounted=_mounted(graph, self.service.files),
+            mounted=[
+                Mounted(name, path, self.service.files.get(name)) for path, name in sorted(mounted.items())
+            ],
             settings=self.settings,
         )
         self.check_places(found)
@@ -377,13 +378,16 @@ class _WorkloadReader:
         return found
 
     def env(self, graph: Graph, ports: Sequence[int]) -> Mapping[str, str]:
+        on_change = graph.daemon and graph.daemon.on_change
+        # Its parent has to restart it after a change.
+        is_restarted = bool(on_change and on_change.kind == "restart")
         own = {
             "KOLLA_ZK_HOSTS": self.launch.zookeeper,
             "KOLLA_SYSTEM_PREFIX": self.site.prefix,
             "KOLLA_APP_ID": f"/{self.site.deployment}/{self.service.name}",
             "KOLLA_GENERATION": self.launch.tag,
             "KOLLA_PORTS": ",".join(map(str, ports)),
-            "KOLLA_START_MODE": "supervise" if _is_restarted(graph) else None,
+            "KOLLA_START_MODE": "supervise" if is_restarted else None,
             "KOLLA_STOP_SIGNAL": None if self.settings.stop_signal == TERM else self.settings.stop_signal,
         }
         given = {name: self.value(name, text) for name, text in (self.settings.env or {}).items()}
@@ -425,22 +429,6 @@ class _WorkloadReader:
     def wrong(self, key: str, what: str) -> None:
         label = self.launch.label(self.service.name, key)
         self.issues.append(Issue(ERROR, NAME, f"{key}: {what}", label))
-
-
-def _is_restarted(graph: Graph) -> bool:
-    """Whether the daemon's parent has to restart it after a change."""
-    on_change = graph.daemon and graph.daemon.on_change
-    return bool(on_change and on_change.kind == "restart")
-
-
-def _mounted(graph: Graph, files: Contents) -> Sequence[Mounted]:
-    """The mounted files, each once."""
-    every = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
-    return [Mounted(name, path, files.get(name)) for path, name in sorted(every.items())]
-
-
-def _texts(contents: Contents) -> Mapping[str, str]:
-    return {name: data.decode() for name, data in contents.items()}
 
 
 # -- names that all launchers accept: lowercase letters, digits and hyphens -----------------------------

@@ -79,7 +79,10 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     # Its container is removed when it ends, and `podman logs` with it.
     for name, value in container.environ("journalctl --unit").items():
         yield f"Environment={word(f'{name}={value}')}"
-    yield from _network(container)
+    if workload.on_own_network:
+        yield from (f"PublishPort={port}:{port}" for port in workload.ports)
+    else:
+        yield "Network=host"
     for option, value in engine_options(workload):
         yield f"{KEYS.get(option, f'PodmanArgs=--{option}')}={escaped(value)}"
     if workload.settings.read_only:
@@ -90,31 +93,15 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     for path in container.temporary:
         # Of the container's user; it would have the mode of the image's directory, and be root's.
         yield f"Tmpfs={escaped(path)}:U"
-    yield from _health(container)
+    if not workload.is_task:
+        # What is not healthy is killed, and started again below. A daemon whose check fails is healthy.
+        yield f"HealthCmd={words(workload.liveness)}"
+        yield from ("HealthInterval=10s", "HealthTimeout=5s", "HealthRetries=3", "HealthOnFailure=kill")
     yield f"PodmanArgs=--stop-timeout={workload.grace}"  # StopTimeout needs podman 5.0
     if workload.settings.memory:
         yield f"PodmanArgs=--memory={workload.settings.memory}m"
     if workload.settings.cpu:
         yield f"PodmanArgs=--cpu-shares={cpu_shares(workload.settings.cpu)}"
-
-
-def _network(container: PerHostContainer) -> Iterator[str]:
-    if not container.workload.on_own_network:
-        yield "Network=host"
-        return
-    for port in container.workload.ports:
-        yield f"PublishPort={port}:{port}"
-
-
-def _health(container: PerHostContainer) -> Iterator[str]:
-    """Who is not healthy is killed, and started again below. A daemon whose check fails is healthy."""
-    if container.workload.is_task:
-        return
-    yield f"HealthCmd={words(container.workload.liveness)}"
-    yield "HealthInterval=10s"
-    yield "HealthTimeout=5s"
-    yield "HealthRetries=3"
-    yield "HealthOnFailure=kill"
 
 
 def _service(container: PerHostContainer) -> Iterator[str]:

@@ -81,10 +81,8 @@ CASES: dict[str, tuple[Any, ...]] = {
                 container("ready", "the refresh of its files failed: no variable a", code="refresh-failed"),
             ),
         },
-        (
-            "refresh failed: db/daemon on web1 is ready; the refresh of its files failed: no variable a;"
-            " correct that and publish, or run `kolla_mesos_start refresh` in the container"
-        ),
+        "refresh failed: db/daemon on web1 is ready; the refresh of its files failed: no variable a;"
+        " correct that and publish, or run `kolla_mesos_start refresh` in the container",
     ),
     "its refresh is running": (
         {**ready("db", "1"), **one("db", container("ready", "its turn comes"))},
@@ -224,10 +222,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "a check that never succeeds": (
         {**one("web", container("starting", "check tcp port 1: refused", since=NOW - 130, code="check"))},
-        (
-            "not ready: web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused;"
-            f" the daemon runs: correct its configuration, or `ready` in its definition{SEE} web"
-        ),
+        "not ready: web/daemon on web1 is not ready for 2 min 10 s: check tcp port 1: refused;"
+        f" the daemon runs: correct its configuration, or `ready` in its definition{SEE} web",
     ),
     "about to be stopped": (
         {
@@ -244,10 +240,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "ended before its command began": (
         {"web": definition(), "status/h2/web/ended": ENDED},
-        (
-            "ended: web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x;"
-            " correct that, and start it again"
-        ),
+        "ended: web/daemon on h2 ended 1 min ago in stage render, exit status 78: missing: x;"
+        " correct that, and start it again",
     ),
     "its wait timed out": (
         {
@@ -262,10 +256,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "ended, and the next start waits before that": (
         {"status/web1/web/ended": ENDED, **one("web", container("waiting", since=NOW - 30))},
-        (
-            "gave up: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
-            " the next start has not reached this point yet"
-        ),
+        "gave up: web/daemon on web1 ended 1 min ago in stage render, exit status 78: missing: x;"
+        " the next start has not reached this point yet",
     ),
     "ended, beside an instance that started long before": (
         {
@@ -339,10 +331,8 @@ CASES: dict[str, tuple[Any, ...]] = {
                 definition(commands={"sync": one_time(generation="2026.1")}, daemon=False),
             )
         },
-        (
-            "generation: job/sync is for generation 2026.1, and the existing containers are of 2025.2: "
-            "start one of the image of 2026.1"
-        ),
+        "generation: job/sync is for generation 2026.1, and the existing containers are of 2025.2: "
+        "start one of the image of 2026.1",
     ),
     "instances of a generation that no container has": (
         {
@@ -354,10 +344,8 @@ CASES: dict[str, tuple[Any, ...]] = {
             "web": definition(instances=2),
             **of_generation("1", "1"),
         },
-        (
-            "generation: job/contract waits for web/daemon of generation 2, and its containers are of 1: "
-            "start some of the image of 2"
-        ),
+        "generation: job/contract waits for web/daemon of generation 2, and its containers are of 1: "
+        "start some of the image of 2",
     ),
     "a container of another generation exists": (
         {
@@ -369,10 +357,8 @@ CASES: dict[str, tuple[Any, ...]] = {
             "web": definition(instances=2),
             **of_generation("2", "2", "1"),
         },
-        (
-            "generation: job/contract waits: web on web1 still has generation 1: "
-            "start it with the image of 2, or stop it"
-        ),
+        "generation: job/contract waits: web on web1 still has generation 1: "
+        "start it with the image of 2, or stop it",
     ),
     "a dependency on another generation": (
         {
@@ -395,10 +381,8 @@ CASES: dict[str, tuple[Any, ...]] = {
             "status/global/web/daemon/ready/1": {"generation": "1"},
             "status/global/web/daemon/ready/2": {"generation": "2"},
         },
-        (
-            "generation: job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
-            "replace the containers of other generations, on h1"
-        ),
+        "generation: job/daemon waits for web/daemon: 1 of 2 instances of generation 2 ready; "
+        "replace the containers of other generations, on h1",
     ),
     "daemons of another generation, and something else comes first": (
         {
@@ -486,17 +470,13 @@ CASES: dict[str, tuple[Any, ...]] = {
             "status/h1/web/daemon": "running",
             "status/h1/web/daemon/ready": "",
         },
-        (
-            "gone: web/daemon on h1: its container is gone; it became ready 1 min ago; it or its"
-            " registrar was killed, or its host was lost; see its log, and start it again"
-        ),
+        "gone: web/daemon on h1: its container is gone; it became ready 1 min ago; it or its"
+        " registrar was killed, or its host was lost; see its log, and start it again",
     ),
     "ended after it was ready": (
         {"db": definition(), "status/h1/db/daemon": "waiting", "status/h1/db/daemon/ready": ""},
-        (
-            "gone: db/daemon on h1: its container is gone; its daemon ended 1 min ago; see its log,"
-            " and start it again"
-        ),
+        "gone: db/daemon on h1: its container is gone; its daemon ended 1 min ago; see its log,"
+        " and start it again",
     ),
     "a cycle": (
         {
@@ -505,10 +485,8 @@ CASES: dict[str, tuple[Any, ...]] = {
             "c": definition(commands={"z": one_time("a/daemon")}),
             **{f"{each}/.containers/1": container("waiting") for each in "abc"},
         },
-        (
-            "cycle: a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
-            " remove a dependency"
-        ),
+        "cycle: a cycle, in which each waits for the next: a/daemon -> a/x -> b/y -> c/z -> a/daemon;"
+        " remove a dependency",
     ),
     "a publication that was killed comes first": (
         {".publication": KILLED, "db": definition()},

@@ -1,6 +1,8 @@
-"""How far a service has followed a publication."""
+"""How far a service has followed a publication, and when `wait` regards it as up."""
 
 from __future__ import annotations
+
+import pytest
 
 from kolla_mesos_start.ctl.commands.wait import Goal
 from kolla_mesos_start.ctl.live import rollouts
@@ -31,3 +33,22 @@ def test_a_service_whose_containers_are_all_current_has_no_rollout() -> None:
     service = deployment({"web": definition(), **ready("web", "1")}).services["web"]
     assert rollouts.state(service).is_over
     assert Goal("web", None).progress(service, NOW) == "web: 1 of 1 ready"
+
+
+@pytest.mark.parametrize("count", [None, 1])
+@pytest.mark.parametrize(
+    ("state", "is_met"),
+    [("waiting", False), ("bootstrapping", False), ("starting", True), ("unready", True), ("ready", True)],
+)
+def test_a_ready_container_that_has_not_written_what_it_read(
+    state: str, is_met: bool, count: int | None
+) -> None:
+    """Until it does, nobody knows whether it runs what is published."""
+    tree = {
+        "web": definition(),
+        "web/.containers/1": container(state),
+        "status/global/web/daemon/ready/1": "{}",
+    }
+    service = deployment(tree).services["web"]
+    assert service.is_up
+    assert Goal("web", count).is_met(service) == is_met

@@ -25,7 +25,6 @@ from kolla_mesos_start.daemon.readiness import (
     CommandCheck,
     Notified,
     Readiness,
-    Results,
     is_ready,
     notified_by,
     pause,
@@ -59,12 +58,20 @@ TIMEOUT = 30.0  # seconds that nothing here takes
         ("sf", 1, False),
     ],
 )
-def test_health(results: str, fall: int, ready: bool) -> None:
-    """One success (s) makes ready; only `fall` failures (f) in a row unmake it."""
-    results_so_far = Results()
-    for result in results:
-        results_so_far = results_so_far.after(result == "s", fall)
-    assert results_so_far.ready is ready
+def test_one_check_makes_ready_and_several_unmake_it(
+    clock: Clock, results: str, fall: int, ready: bool
+) -> None:
+    """One success (s), and `fall` failures (f) in a row."""
+    answers = ["" if result == "s" else "no" for result in results]
+
+    def probe() -> Steps[str]:
+        yield from ()
+        return answers.pop(0)
+
+    readiness = Readiness(Check("tcp", 80, 10, 5, fall), probe, 100.0)
+    while answers:
+        run_at(clock, readiness.deadline, readiness)
+    assert readiness.ready is ready
 
 
 @pytest.mark.parametrize(
@@ -129,7 +136,7 @@ def test_what_makes_ready(
 ) -> None:
     """Each kind looks at its own evidence; STOPPING=1 counts for all of them."""
     check = Check(kind, value, 10, 5, 3)
-    assert is_ready(check, notified, Results(checked), age, before) is expected
+    assert is_ready(check, notified, checked, age, before) is expected
 
 
 def test_a_daemon_that_was_told_is_confirmed_by_a_check_that_begins_later() -> None:

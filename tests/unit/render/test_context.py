@@ -693,6 +693,12 @@ def test_a_wrong_template_is_reported_with_its_line(template: str, reason: str) 
     assert complaint(template).startswith(reason)
 
 
+@pytest.mark.parametrize("template", ["{{ a | nothing }}", "{% if %}"])
+def test_a_wrong_template_is_reported_before_its_variables_are_read(template: str) -> None:
+    with pytest.raises(CannotRender, match=r"^x line 1: "):
+        variable_names([Text("x", template)])
+
+
 ESCAPES = [
     "{{ ''.__class__ }}",
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
