@@ -360,8 +360,9 @@ class Agent:
         from kolla_mesos_start.files.copy_once import CopyOnce
 
         copied = CopyOnce(settings.state_dir, command.path)
+        read = copied.written()
         # If the definition has changed during this start, the files may have changed too.
-        if not self.begins_again and (read := copied.written()) is not None:
+        if read is not None and not self.begins_again:
             return preparer.prepare(command, with_files=False)._replace(read=read)
         prepared = preparer.prepare(command)
         with copied.recorded(prepared.read):

@@ -21,7 +21,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.ctl.directory import container_variables, source
+from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.text import NotThere, existing, printable
 from kolla_mesos_start.ctl.zk import connection
@@ -156,7 +156,7 @@ class Invocation:
     @property
     def given(self) -> Mapping[str, str]:
         """The variables of KOLLA_VARIABLES_DIR, which containers find there too."""
-        return container_variables.variables(self.environ)
+        return source.container_variables(self.environ)
 
     @property
     def znodes(self) -> Znodes:

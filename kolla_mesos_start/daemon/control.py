@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from kolla_mesos_start.loop import Loop
 
 REFRESH_SOCKET, STOP_SOCKET = "refresh", "stop"
-# What `stop` sends at once: without this client, the registrar does the rest.
-DRAIN, STOP = b"D", b"T"  # with STOP, it sends the daemon its stop signal after the answer
-ENDED = b"E"  # the second answer to STOP, once the daemon has ended
+# What `stop` sends at once: without this client, the registrar does the rest. With STOP, it also sends the
+# daemon its stop signal, and answers once the daemon has ended.
+DRAIN, STOP = b"D", b"T"
 
 RETRY = 1.0  # seconds until the next attempt to accept a connection
 LONG = 10.0  # seconds of a refresh
-MARGIN = 10.0  # seconds after the KILL of a supervisor
 
 DENIED = "{path} can't be connected to: run this as the agent's user, or as root"
 NOT_REFRESHED = (
@@ -43,7 +42,7 @@ TAKES_LONG = (
     "it takes long: see `kolla_mesos_start health` and the container's log. The refresh goes on without this"
     " command"
 )
-UNKNOWN = "its registrar has ended: whether the daemon has ended is unknown"
+UNKNOWN = "its registrar has ended: whether the daemon was drained, and has ended, is unknown"
 
 
 class RequestSocket:
@@ -93,83 +92,60 @@ class RequestSocket:
 
 def refresh(environ: Mapping[str, str]) -> int:
     """Have the registrar refresh the files now, print the result, and return the exit status."""
-    connection = _connect(f"{find_run_dir(environ)}/{REFRESH_SOCKET}", NOT_REFRESHED)
-    if isinstance(connection, OSError):
-        return 1
-    with connection:
-        answer = _refreshed(connection)
-    status, _, text = answer.decode("utf-8", "replace").partition(" ")
-    print(text.strip() or "the daemon ended during the refresh")
-    return int(status or 1)
-
-
-def _refreshed(connection: socket.socket) -> bytes:
-    """The registrar's reply to a refresh; empty if it ends before."""
-    answer = b""
-    connection.settimeout(LONG)
-    while True:
-        try:
-            part = _received(connection)
-        except socket.timeout:
-            print(TAKES_LONG, file=sys.stderr)
-            connection.settimeout(None)
-            continue
-        if not part:
-            return answer if answer.endswith(b"\n") else b""
-        answer += part
+    return _ask(
+        environ, REFRESH_SOCKET, b"", NOT_REFRESHED, "the daemon ended during the refresh", TAKES_LONG
+    )
 
 
 def stop(environ: Mapping[str, str], *, with_term: bool) -> int:
     """Drain the daemon and, `with_term`, end it; print the result in a line, and return the exit status."""
-    connection = _connect(f"{find_run_dir(environ)}/{STOP_SOCKET}", NOTHING_TO_DRAIN)
-    if isinstance(connection, OSError):
-        return int(with_term or isinstance(connection, PermissionError))
-    answer = b""
-    with connection:
-        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
-            connection.sendall(STOP if with_term else DRAIN)
-        while b"\n" not in answer:
-            part = _received(connection)
-            if not part:
-                print("the daemon, or its registrar, has ended while it was being drained")
-                return 1
-            answer += part
-        line, _, confirmation = answer.partition(b"\n")
-        status, grace, text = line.decode("utf-8", "replace").split(" ", 2)
-        if not with_term:
-            print(text)
-            return int(status)
-        connection.settimeout(float(grace) + MARGIN)
-        try:
-            has_ended = (confirmation or _received(connection)) == ENDED
-        except socket.timeout:
-            signame = environ.get("KOLLA_STOP_SIGNAL") or "SIGTERM"
-            print(f"{text}; the daemon has not ended {float(grace):g} s after {signame}")
-            return 1
-    print(f"{text}; {'the daemon has ended' if has_ended else UNKNOWN}")
-    return int(status) if has_ended else 1
+    request = STOP if with_term else DRAIN
+    return _ask(environ, STOP_SOCKET, request, NOTHING_TO_DRAIN, UNKNOWN, if_absent=int(with_term))
 
 
-def _connect(path: str, absent: str) -> socket.socket | OSError:
-    """A connection to the socket at `path`, or why there is none; that is printed (`absent`: nobody listens).
+def _ask(
+    environ: Mapping[str, str],
+    name: str,
+    request: bytes,
+    absent: str,
+    ended: str,
+    late: str = "",
+    if_absent: int = 1,
+) -> int:
+    """Send a request to the registrar's socket `name`, print the answer, and return the exit status.
 
-    Ctrl-C ends this process from here on.
+    Texts: `absent` if nobody listens (then the status is `if_absent`), `ended` if the registrar ends without
+    an answer, and `late`, which is printed after LONG.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(path)
-        return connection
-    except OSError as error:
-        connection.close()
-        text = DENIED if isinstance(error, PermissionError) else absent
-        print(text.format(path=path, why=cause(error)))
-        return error
+    path = f"{find_run_dir(environ)}/{name}"
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            is_denied = isinstance(error, PermissionError)
+            print((DENIED if is_denied else absent).format(path=path, why=cause(error)))
+            return 1 if is_denied else if_absent
+        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
+            connection.sendall(request)
+        status, _, text = _answer(connection, late).decode("utf-8", "replace").partition(" ")
+    print(text.strip() or ended)
+    return int(status or 1)
 
 
-def _received(connection: socket.socket) -> bytes:
-    """What the registrar sends; empty if it has ended."""
-    try:
-        return connection.recv(65536)
-    except ConnectionResetError:
-        return b""
+def _answer(connection: socket.socket, late: str) -> bytes:
+    """The registrar's reply; empty if it ends before."""
+    answer = b""
+    connection.settimeout(LONG if late else None)
+    while True:
+        try:
+            part = connection.recv(65536)
+        except socket.timeout:
+            print(late, file=sys.stderr)
+            connection.settimeout(None)
+            continue
+        except ConnectionResetError:
+            part = b""
+        if not part:
+            return answer if answer.endswith(b"\n") else b""
+        answer += part

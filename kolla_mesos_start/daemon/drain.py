@@ -13,11 +13,11 @@ import contextlib
 import math
 from functools import partial
 
-from kolla_mesos_start.daemon.control import DRAIN, ENDED, STOP, STOP_SOCKET, RequestSocket
+from kolla_mesos_start.daemon.control import DRAIN, STOP, STOP_SOCKET, RequestSocket
 from kolla_mesos_start.errors import cause
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import Child
+from kolla_mesos_start.processes import Child, signal_name
 from kolla_mesos_start.zookeeper.connect import Task
 
 TYPE_CHECKING = False
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds without `drain`; then the stop goes on
+MARGIN = 10.0  # seconds after `stop_grace`, when a supervisor sends KILL, until a client is told
 
 
 class Drain:
@@ -44,7 +45,7 @@ class Drain:
 
     def __init__(self, registrar: Registrar, handoff: Handoff, stopping: Stopping) -> None:
         self._registrar, self._handoff, self._stopping = registrar, handoff, stopping
-        self._clients: list[socket.socket] = []  # that have sent a request
+        self._clients: dict[socket.socket, bytes] = {}  # each with its request
         path = f"{handoff.run_dir}/{STOP_SOCKET}"
         self._socket = RequestSocket(path, registrar.loop, self._on_connection)
         self.child: Child | None = None
@@ -78,15 +79,20 @@ class Drain:
         if self._stages:
             self._stages.close()
         self._socket.close()
-        for connection in self._clients:
-            with contextlib.suppress(OSError):  # The client has ended.
-                connection.send(ENDED)
-            self._drop(connection)
+        if self.is_over:
+            self._answer(STOP, "; the daemon has ended")
+        self.failure = "the daemon has ended while it was being drained"
+        for request in (DRAIN, STOP):
+            self._answer(request)
 
     def run(self, ready: bool) -> None:
         """Go on as far as possible."""
         if self._stages:
             self._continue(ready)
+        elif now() >= self.deadline:
+            self.deadline = math.inf
+            grace, signame = self._handoff.stop_grace, signal_name(self._handoff.stop_signal)
+            self._answer(STOP, f"; the daemon has not ended {grace:g} s after {signame}", status=1)
 
     # -- the stages -----------------------------------------------------------------------------
 
@@ -150,21 +156,18 @@ class Drain:
     def _finish(self) -> None:
         self._stages, self.deadline, self.is_over = None, math.inf, True
         self.reason = "drained: it can be stopped"
-        for connection in self._clients:
-            self._answer(connection)
+        self._answer(DRAIN)
         if self._asked_to_stop:
-            self._registrar.terminate()
+            self._terminate()
+
+    def _terminate(self) -> None:
+        self.deadline = now() + self._handoff.stop_grace + MARGIN
+        self._registrar.terminate()
 
     # -- clients: `kolla_mesos_start stop` --------------------------------------------------------
 
     def _on_connection(self, connection: socket.socket) -> None:
         self._registrar.loop.listen(connection.fileno(), partial(self._listen, connection))
-
-    def _answer(self, connection: socket.socket) -> None:
-        text = self.failure or "drained"
-        answer = f"{1 if self.failure else 0} {self._handoff.stop_grace:g} {text}\n"
-        with contextlib.suppress(OSError):
-            connection.send(answer.encode())
 
     def _listen(self, connection: socket.socket) -> None:
         try:
@@ -173,21 +176,28 @@ class Drain:
             return
         except OSError:
             request = b""
-        if request in (DRAIN, STOP):
-            self._clients.append(connection)
-            was_asked, self._asked_to_stop = self._asked_to_stop, self._asked_to_stop or request == STOP
-            if self.is_over:
-                self._answer(connection)
-                if self._asked_to_stop and not was_asked:
-                    self._registrar.terminate()
-            else:
-                self._registrar.stop()
-                self.begin()
-        else:
-            if connection in self._clients:
-                self._clients.remove(connection)
+        if request not in (DRAIN, STOP):
+            self._drop(connection)
+            return
+        self._clients[connection] = request
+        was_asked, self._asked_to_stop = self._asked_to_stop, self._asked_to_stop or request == STOP
+        if not self.is_over:
+            self._registrar.stop()
+            self.begin()
+        elif request == DRAIN:
+            self._answer(DRAIN)
+        elif not was_asked:
+            self._terminate()
+
+    def _answer(self, request: bytes, more: str = "", status: int = 0) -> None:
+        """Answer all clients with that request."""
+        text = f"{status or int(bool(self.failure))} {self.failure or 'drained'}{more}\n"
+        for connection in [client for client, asked in self._clients.items() if asked == request]:
+            with contextlib.suppress(OSError):  # The client has ended.
+                connection.send(text.encode())
             self._drop(connection)
 
     def _drop(self, connection: socket.socket) -> None:
+        self._clients.pop(connection, None)
         self._registrar.loop.ignore(connection.fileno())
         connection.close()

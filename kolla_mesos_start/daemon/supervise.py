@@ -54,10 +54,7 @@ class Supervisor(Registrar):
         self._handoff = handoff
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
-        self._stop_due, self._stop_by = (
-            False,
-            math.inf,
-        )  # whether the signal is to be sent, and the latest time
+        self._stop_due, self._stop_by = False, math.inf  # whether to send the signal, and the latest time
         self._stopped_by: int | None = None  # The signal that stops the container.
         self.loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
@@ -131,7 +128,7 @@ class Supervisor(Registrar):
             self._stop_daemon()
 
     def _start_again(self) -> None:
-        self._restarting = self._stop_due = False
+        self._restarting, self._stop_due, self._stop_by = False, False, math.inf
         self.readiness.close()
         self._end_leftovers()
         handoff = self._handoff

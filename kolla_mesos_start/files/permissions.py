@@ -28,29 +28,28 @@ def execution(number: int, program: str | None, word: str, path: str | None) -> 
     """
     name = f"program {program!r}" if program else "its program"
     place = _place(word, path)
-    if number in MISSING and place:
-        return f"{name} is there, but {_interpreter(place, bool(program))}"
     if number in MISSING:
+        if place:
+            return f"{name} is there, but {_interpreter(place, bool(program))}"
         where = "" if "/" in word else " in PATH"
         return f"{name} was not found{where}: correct the command, or install it in the image"
-    mode = stat.S_IMODE(os.stat(place).st_mode) if place and number == errno.EACCES else None
-    if mode is not None and not mode & 0o111:
-        return (
-            f"{name} is not executable (mode {mode:04o}): set its x bit (chmod a+x), or write its interpreter"
-            " before it in the command"
-        )
-    if place and mode is not None and os.statvfs(place).f_flag & os.ST_NOEXEC:
-        return f"{name} can't be executed: it is on a mount with the option noexec: put it elsewhere"
-    if mode is not None:
+    why = os.strerror(number)
+    if number == errno.ENOEXEC:
+        why = "Exec format error: it is for another architecture, or lacks a #! line"
+    if number == errno.EACCES and place:
+        mode = stat.S_IMODE(os.stat(place).st_mode)
+        if not mode & 0o111:
+            return (
+                f"{name} is not executable (mode {mode:04o}): set its x bit (chmod a+x), or write its"
+                " interpreter before it in the command"
+            )
+        if os.statvfs(place).f_flag & os.ST_NOEXEC:
+            return f"{name} can't be executed: it is on a mount with the option noexec: put it elsewhere"
         return (
             f"{name} can't be executed by uid {os.geteuid()}: Permission denied (mode {mode:04o}): change its"
             " mode or its owner; its directory or its interpreter may forbid it too"
         )
-    if number == errno.ENOEXEC:
-        return (
-            f"{name} can't be executed: Exec format error: it is for another architecture, or lacks a #! line"
-        )
-    return f"{name} can't be executed: {os.strerror(number)}"
+    return f"{name} can't be executed: {why}"
 
 
 def _place(word: str, path: str | None) -> str | None:

@@ -146,22 +146,6 @@ def test_copy_always_updates_files_at_each_start(
     assert ran(home) == [*["one 1", "two 1"] * 3, "one 2", "two 2"]
 
 
-def test_copy_once_without_a_state_directory_writes_nothing(
-    deployment: Deployment, containers: Containers, home: Home
-) -> None:
-    """73 with the variable's name; COPY_ALWAYS needs no state."""
-    publish_task(deployment, home, "1")
-    (home.path / "file").touch()
-    state_dir = str(home.path / "file" / "state")
-    agent = start(containers, home, KOLLA_CONFIG_STRATEGY="COPY_ONCE", KOLLA_STATE_DIR=state_dir)
-    assert agent.ends() == 73
-    assert "KOLLA_STATE_DIR" in agent.ending["reason"] and agent.ending["command"] == "web/one"
-    assert ran(home) == [] and not (home.path / "etc").exists()
-    agent = start(containers, home, KOLLA_STATE_DIR=state_dir)
-    assert agent.ends() == 0
-    assert contents(home) == ["one 1", "two 1"]
-
-
 def test_an_unprivileged_agent_can_do_everything(
     deployment: Deployment, containers: Containers, zk: KazooClient, home: Home
 ) -> None:

@@ -54,11 +54,9 @@ while True:
 OBEDIENT = [sys.executable, "-c", OBEYS]
 # A web server that answers 204 while the file `healthy` is there.
 ANSWERS = """
-import http.server, os, sys, time
+import http.server, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        while os.path.exists("hangs"):
-            time.sleep(0.05)
         self.send_response(204 if os.path.exists("healthy") else 503)
         self.end_headers()
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
@@ -365,11 +363,6 @@ def harm(agent: Agent) -> None:
     (agent.directory / "healthy").unlink()
 
 
-def heal_and_go_on(agent: Agent) -> None:
-    heal(agent)
-    (agent.directory / "hangs").unlink()
-
-
 QUICKLY = {"interval": 0.1, "fall": 2}
 KINDS: Mapping[str, Callable[[int], Kind]] = {
     "notify": lambda port: Kind(
@@ -395,14 +388,6 @@ KINDS: Mapping[str, Callable[[int], Kind]] = {
         harm,
         f"check http port {port}: HTTP status 503",
         f"check http port {port}: HTTP status 503",
-    ),
-    "http that hangs": lambda port: Kind(
-        {"http": f"http://127.0.0.1:{port}/healthcheck", "timeout": 0.5, **QUICKLY},
-        ["sh", "-c", 'touch hangs; exec "$@"', "sh", sys.executable, "-c", ANSWERS, f"{port}"],
-        heal_and_go_on,
-        lambda agent: (agent.directory / "hangs").touch(),
-        f"check http port {port}: no answer within 0.5 s",
-        f"check http port {port}: no answer within 0.5 s",
     ),
     "command": lambda port: Kind(
         {"command": "test -e healthy", **QUICKLY},

@@ -285,18 +285,6 @@ def test_what_mesos_knows_is_registered(marathon: Marathon, memcached: Container
     assert site.instances(AGENT) == site.instances()
 
 
-def test_a_shell_that_stays_ends_with_the_agent(marathon: Marathon, memcached: Container, site: Site) -> None:
-    """Without exec: it passes no signal on, and Mesos' reach the whole group."""
-    make_room(marathon, memcached)
-    app = {**APPS["memcached"], "cmd": f"{APPS['memcached']['cmd'].replace('exec ', '')}; exit $?"}
-    container = marathon.start(app)
-    marathon.becomes(app, container, 0, "ready")
-    (daemon,) = psutil.Process(container.pid).children()
-    assert (psutil.Process(container.pid).name(), daemon.name()) == ("sh", "memcached")
-    assert marathon.stop(app, container) == 128 + signal.SIGTERM
-    daemon.wait(app["taskKillGracePeriodSeconds"])
-
-
 def make_room(marathon: Marathon, memcached: Container) -> None:
     """The first one has the port that others are offered too."""
     if memcached.running:

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from kolla_mesos_start import __version__
-from kolla_mesos_start.ctl.cli import PROGRAM, SUBCOMMANDS, parser
+from kolla_mesos_start.ctl.cli import PROGRAM, SUBCOMMANDS, ListedCommand, parser
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.errors import BadEnvironment, BadUsage
 from kolla_mesos_start.settings import Settings
 
 TOOL = Path(__file__).parents[2] / "bin" / PROGRAM
+PROGRAMS = ["kolla_mesos_ctl", "kolla_mesos_start", "kolla_mesos_start check", "kolla_mesos_start health"]
 
 
 def settings(line: str, **environ: str) -> Settings:
@@ -136,24 +137,23 @@ def test_a_file_may_be_named_from_the_working_directory(
 
 
 @pytest.mark.parametrize("each", SUBCOMMANDS, ids=lambda each: each.name)
-def test_each_has_help_with_an_example_that_parses(each: object, capsys: pytest.CaptureFixture[str]) -> None:
-    name = each.name  # type: ignore[attr-defined]
+def test_each_has_help_with_an_example_that_parses(
+    each: ListedCommand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the width of a terminal that nobody has made wider."""
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
-        parser().parse_args([name, "--help"])
+        parser().parse_args([each.name, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
     example = re.search(rf"^  {PROGRAM} (.*)$", shown, re.MULTILINE)
     assert example is not None
     words = re.sub(r" [|<>] .*", "", example[1]).split()
     assert parser().parse_args(words).run is not None
 
 
-PROGRAMS = ["kolla_mesos_ctl", "kolla_mesos_start", "kolla_mesos_start check", "kolla_mesos_start health"]
-
-
-@pytest.mark.parametrize(
-    "line", ["quickstart", *PROGRAMS, *(f"kolla_mesos_ctl {each.name}" for each in SUBCOMMANDS)]
-)
+@pytest.mark.parametrize("line", ["quickstart", *PROGRAMS])
 def test_help_fits_into_80_columns(line: str) -> None:
     """The width of a terminal that nobody has made wider."""
     name, *words = line.split()

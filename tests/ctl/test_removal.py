@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from kolla_mesos_start.zookeeper.session import GRANT, Servers
 from tests.agent.test_one_time import Site
 from tests.conftest import Deployment
 from tests.ctl.test_publish import tree
@@ -243,21 +241,6 @@ def test_only_a_service_can_be_removed(site: Site, zk: KazooClient) -> None:
             in refused
         )
     assert standing(site, zk) == before
-
-
-@pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
-def test_removal_needs_the_right_to_delete(site: Site, zk: KazooClient, words: list[str]) -> None:
-    """Status 77; nothing has changed."""
-    ran(site)
-    zk.set_acls(site.at(), [make_acl("world", "anyone", read=True, admin=True)])
-    before = standing(site, zk)
-    denied = ctl(site.deployment, *words, "--yes", status=77).stderr
-    assert denied.splitlines()[-1] == (
-        f"kolla_mesos_ctl: {site.at()}/lock can't be deleted: NoAuthError: the ACL of {site.at()} lacks the"
-        f" right d (delete); connected as {Servers([]).identity}: {GRANT}"
-    )
-    assert standing(site, zk) == before
-    zk.set_acls(site.at(), OPEN_ACL_UNSAFE)
 
 
 # -- reset of single hosts ------------------------------------------------------------------------

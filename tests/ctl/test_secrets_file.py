@@ -8,14 +8,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from rich.console import Console
 
 from kolla_mesos_start.ctl import cli
-from kolla_mesos_start.ctl.directory import formats, secrets_file
-from kolla_mesos_start.ctl.directory.source import Source
+from kolla_mesos_start.ctl.directory import formats, secret_values
 from tests.conftest import Deployment
 from tests.ctl.test_publish import DEFINITION, publish
 from tests.support.publishing import write_files
@@ -193,11 +192,6 @@ def test_a_file_that_can_not_hold_them_is_refused_as_it_is(
     assert not zk.exists(f"{deployment.path}/variables")
 
 
-def test_a_file_in_a_directory_that_is_not_there(deployment: Deployment, root: Path, tmp_path: Path) -> None:
-    done = publish(root, deployment, "--secrets", str(tmp_path / "none" / "own.yml"), status=73)
-    assert "own.yml can't be written: No such file or directory" in done.stderr
-
-
 def test_values_that_nothing_uses_are_not_published(
     zk: KazooClient, deployment: Deployment, root: Path, file: Path
 ) -> None:
@@ -238,35 +232,21 @@ def test_two_runs_at_the_same_time_agree_on_the_secrets(
     zk: KazooClient, deployment: Deployment, root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one waits, and takes those of the first."""
-    keep, other = secrets_file.keep, file.with_name("other.yml")
+    keep, other = secret_values.keep, file.with_name("other.yml")
     runs: list[subprocess.Popen[str]] = []
 
-    def be_slow(to: Path | None, source: Source, console: Console) -> None:
-        keep(to, source, console)
+    def be_slow(*given: Any) -> None:
+        keep(*given)
         words = [sys.executable, str(TOOL), "publish", str(root), "--secrets", str(other)]
         run = subprocess.Popen(words, env=environ(deployment), stderr=subprocess.PIPE, text=True)
         runs.append(run)
         assert run.stderr is not None
         assert "waiting for the publication by " in run.stderr.readline()
 
-    monkeypatch.setattr(secrets_file, "keep", be_slow)
+    monkeypatch.setattr(secret_values, "keep", be_slow)
     words = ["publish", str(root), "--deployment", deployment.id, "--prefix", deployment.prefix]
     cli.run([*words, "--hosts", deployment.hosts, "--secrets", str(file)])
     with runs[0] as run:
         assert run.wait(LIMIT) == 0
     assert values(file) == values(other)
     assert in_tree(zk, deployment) == {"region": "one", **values(file)}
-
-
-def test_the_openstack_example_is_published_with_secrets_of_its_own(
-    zk: KazooClient, deployment: Deployment, file: Path
-) -> None:
-    """Again it changes nothing, with the file or without."""
-    root = Path(__file__).parents[2] / "etc" / "openstack"
-    names = values(root / "secrets.yml").keys()
-    done = publish(root, deployment, "--secrets", str(file))
-    assert f"generated {len(names)} secrets into" in done.stdout
-    assert values(file).keys() == names
-    assert not [value for value in values(file).values() if str(value) in done.stdout + done.stderr]
-    for options in ((), ("--secrets", str(file))):
-        assert ctl(deployment, "diff", root, *options).stdout == "0 to create, 0 to update\n"

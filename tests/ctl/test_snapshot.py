@@ -16,7 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl import cli
-from kolla_mesos_start.ctl.zk import archive, connection, restoration, snapshots, status_records
+from kolla_mesos_start.ctl.zk import archive, connection, snapshots, status_records
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
 from tests.agent.test_one_time import Site
 from tests.conftest import Deployment
@@ -166,7 +166,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
 ) -> None:
     """As of a command that is tried again every second, in a deployment that takes longer to read."""
     ctl(site.deployment, "adopt", "db/sync")
-    detail, states, readings = f"{site.at()}/detail", status_records.states, count(1)
+    detail, states, readings = f"{site.at()}/detail", status_records.read, count(1)
 
     def changing(*given: Any) -> Any:
         number = next(readings)
@@ -174,7 +174,7 @@ def test_an_attempt_between_any_two_readings_does_not_prolong_it(
         assert number < 10
         return states(*given)
 
-    monkeypatch.setattr(status_records, "states", changing)
+    monkeypatch.setattr(status_records, "read", changing)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     cli.run(["snapshot", str(tmp_path / "site.tar"), *where])
 
@@ -244,13 +244,13 @@ def test_what_is_done_is_not_lost_to_a_container_that_starts(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     clear(site)
-    record = restoration._record
+    record = snapshots._record
 
     def started(client: KazooClient, *others: Any) -> None:
         site.zk.create(site.at(), b"waiting", makepath=True)
         record(client, *others)
 
-    monkeypatch.setattr(restoration, "_record", started)
+    monkeypatch.setattr(snapshots, "_record", started)
     where = ["--deployment", site.deployment.id, "--prefix", site.deployment.prefix]
     with pytest.raises(ChangedMeanwhile, match="a container has started"):
         cli.run(["restore", file, "--yes", *where, "--hosts", site.deployment.hosts])
@@ -268,24 +268,16 @@ def test_nothing_is_told_to_be_restored_that_somebody_else_has_changed(
     file = str(tmp_path / "site.tar")
     ctl(site.deployment, "snapshot", file)
     clear(site)
-    record = restoration._record
+    record = snapshots._record
 
     def recorded(*given: Any) -> None:
         record(*given)
         zk.set(f"{site.deployment.path}/variables/tag", b"9")
 
-    monkeypatch.setattr(restoration, "_record", recorded)
+    monkeypatch.setattr(snapshots, "_record", recorded)
     where = ["--deployment", "site", "--prefix", site.deployment.prefix, "--hosts", site.deployment.hosts]
     with pytest.raises(ChangedMeanwhile, match="somebody else has changed"):
         cli.run(["restore", file, "--yes", *where])
-
-
-def test_a_link_to_the_file_stays_one(site: Site, tmp_path: Path) -> None:
-    """As /dev/stdout is."""
-    (tmp_path / "real").touch()
-    (tmp_path / "link").symlink_to("real")
-    ctl(site.deployment, "snapshot", str(tmp_path / "link"))
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").stat().st_size
 
 
 def test_what_is_wrong_is_named(site: Site, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.ctl.directory import acl, formats, instances, launch, strict_yaml
+from kolla_mesos_start.ctl.directory import acl, formats, launch
 from kolla_mesos_start.ctl.directory.findings import DataSource
 from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.ctl.zk.connection import recorded as plan_recorded
@@ -69,10 +69,10 @@ def test_yaml(fuzz: Fuzz, seed: int) -> None:
     """It is read, or what is wrong is said with its line."""
 
     def attempt(data: bytes) -> None:
-        list(strict_yaml.places(data))
+        formats.places(data)
         for numbers in (True, False):
             try:
-                strict_yaml.load(data, numbers=numbers)
+                formats._yaml(data, numbers=numbers)
             except BadDefinition as error:
                 assert len(error.issues[0]) < 1000
 
@@ -122,8 +122,8 @@ def test_what_the_tool_reads_of_a_definition(fuzz: Fuzz, seed: int) -> None:
         services.used_variables(data, {})
         services.counted_commands(data)
         services.one_time_commands("infra/web", data)
-        instances.with_instances(data, 2)
-        instances.wanted(services._parsed(data), lambda text: text.text)
+        launch.with_instances(data, 2)
+        launch.wanted_instances(services._parsed(data), lambda text: text.text)
 
     fuzz(
         "definitions as the tool reads them", seed, lambda random: changed_json(random, DEFINITIONS), attempt

@@ -238,7 +238,7 @@ def is_read_as_a_directory(block: Block, ground: Ground) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text("{}" if path.suffix == ".yml" else "")
     assert {path.name for path in root.iterdir()} >= {"secrets.yml", "acl.yml", "launch.yml", "services"}
-    assert directory.read(root).left_out == ()
+    assert directory.look(root)[0].left_out == ()
 
 
 def is_published_and_waited_for(block: Block, ground: Ground) -> None:

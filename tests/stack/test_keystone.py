@@ -30,7 +30,7 @@ from kazoo.exceptions import NoAuthError
 
 from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.up.containers import LocalContainer
-from kolla_mesos_start.ctl.zk.publisher import Counts
+from kolla_mesos_start.ctl.zk.publication import Counts
 from tests.conftest import Deployment, connected
 from tests.ctl.test_acl import world
 from tests.examples.keystone import API, HOSTS, MARIADB, MEMCACHED, TASKS

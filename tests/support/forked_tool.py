@@ -121,7 +121,7 @@ def serve(control: socket.socket) -> None:
 
     for module in pkgutil.iter_modules(commands.__path__):
         importlib.import_module(f"{commands.__name__}.{module.name}")
-    for name in ("directory.strict_yaml", "directory.json_schema", "timeline.html_page"):
+    for name in ("directory.json_schema", "timeline.html_page"):
         importlib.import_module(f"kolla_mesos_start.ctl.{name}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:

@@ -17,7 +17,7 @@ from kolla_mesos_start.ctl.up import deployment
 from kolla_mesos_start.ctl.up.deployment import texts
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.publisher import Counts
+from kolla_mesos_start.ctl.zk.publication import Counts
 
 
 class LocalDeployment(deployment.LocalDeployment):

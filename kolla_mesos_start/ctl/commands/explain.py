@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from kolla_mesos_start.ctl.live.graph import dot, of, text
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import Cause, LiveService
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
-from kolla_mesos_start.kolla_ansible import directory
 
 
 @subcommand(
@@ -66,11 +65,15 @@ def graph(invocation: Invocation) -> int:
 
     dot is the language of Graphviz, whose program draws it: `dot -Tsvg`.
     """
-    imported, form = invocation.options.imported, invocation.options.format
-    reasons = {} if imported is None else directory.reasons(imported)
+    imported: Path | None = invocation.options.imported
+    reasons: Mapping[tuple[str, str], str] = {}
+    if imported is not None:
+        from kolla_mesos_start.kolla_ansible import directory  # `explain` needs none.
+
+        reasons = directory.reasons(imported)
     deployment = mirror(invocation).deployment()
     graph = of(deployment, reasons)
-    if form == "text":
+    if invocation.options.format == "text":
         show(invocation.out, text(graph))
     else:
         invocation.out.out(dot(graph, deployment.id))

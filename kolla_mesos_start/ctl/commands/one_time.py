@@ -445,10 +445,9 @@ def locked(client: OperatorClient, one: OneTime) -> Iterator[str]:
 
 def _holder(client: OperatorClient, one: OneTime) -> str:
     """Who is first in the queue."""
-    live = [each for each, session in connection.owners(client, [one.at.lock]).items() if session]
-    first = min(live, key=lambda each: each[-10:], default="")
-    data = connection.read(client, [first])[first] if first else None
-    return f" (the lock is held by {printable(data[:MAX_SHOWN].decode(errors='replace'))})" if data else ""
+    znode = connection.holder(client, one.at.lock)
+    who = printable(znode.data[:MAX_SHOWN].decode(errors="replace")) if znode else ""
+    return f" (the lock is held by {who})" if who else ""
 
 
 def _write(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory import acl, directory, secrets_file, source
+from kolla_mesos_start.ctl.directory import acl, directory, secret_values, source
 from kolla_mesos_start.ctl.directory.acl import Acl, Plan
 from kolla_mesos_start.ctl.directory.changes import not_run_again
 from kolla_mesos_start.ctl.directory.findings import ERROR, counted, in_order, refuse, shown
@@ -27,8 +27,8 @@ from kolla_mesos_start.ctl.zk import (
     removal,
     status_records,
 )
+from kolla_mesos_start.ctl.zk.publication import Publisher, check_chroot
 from kolla_mesos_start.ctl.zk.published import NOTHING, Nodes, Removals
-from kolla_mesos_start.ctl.zk.publisher import Publisher, check_chroot
 from kolla_mesos_start.errors import AgentError, BadUsage, listed
 from kolla_mesos_start.tree.codec import RESTORE
 
@@ -204,7 +204,8 @@ def _publish(invocation: Invocation, source: Source) -> Publisher:
             lock.left = tuple(name for name in lock.interrupted.services if name in left)
         is_long = not before and len(directory.nodes(deployment)) > MANY
         publisher = Publisher(client, znodes, before, lock, (lambda change: None) if is_long else print)
-        secrets_file.keep(invocation.options.secrets, prepared.source, invocation.err)
+        made = prepared.source
+        secret_values.keep(invocation.options.secrets, made.kept, made.generated, invocation.err)
         if prepared.plan:
             _secure(invocation, publisher, prepared.plan)
         else:
@@ -269,7 +270,7 @@ def _withdrawn(invocation: Invocation, old: Removals) -> Removals:
 def _secure(invocation: Invocation, publisher: Publisher, plan: Plan) -> None:
     """Correct existing ACLs before anything is written."""
     changed = acls.secure(invocation.client, invocation.znodes, plan)
-    publisher.counts.by_change["secured"] = len(changed)
+    publisher.counts["secured"] = len(changed)
     for path in sorted(changed):
         publisher.report(f"secured {path}")
     readable = [path for path, old in changed.items() if is_variable(path) and _by_all(old)]

@@ -5,7 +5,7 @@ Asks for confirmation and refuses unsafe removals. `zk.removal` removes the znod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from kolla_mesos_start.ctl.invocation import DECLINED, Invocation
 from kolla_mesos_start.ctl.subcommand import YES, argument, subcommand
@@ -14,7 +14,6 @@ from kolla_mesos_start.ctl.zk import (
     acls,
     elections,
     event_record,
-    hosts,
     publication,
     published,
     removal,
@@ -62,15 +61,19 @@ def _remove(invocation: Invocation) -> int:
     client, given = invocation.client, invocation.options.service
     znodes, parts = removal.parts_of(client, invocation.require_deployment()._replace(service_name=given))
     name = znodes.service_name
-    owners = [path for path, owner in status_records.roles(client, znodes).items() if owner == name]
-    found = status_records.states(client, znodes, owners)
+    status = status_records.read(client, znodes)
+    owners = [path for path, owner in status.roles.items() if owner == name]
+    found = status.states(owners)
     places = removal.places_of(znodes, [name], found)
     if znodes.owner(GLOBAL, znodes.role) in owners:
         places += elections.places(znodes, znodes.role)
-        _print_members(invocation, znodes)
+        if members := status.members.get(znodes.role):
+            what = f"the record of its election is removed too (members: {', '.join(members)})"
+            invocation.err.print(f"{what}: the next election trusts the data of every host")
     tree = Tree(znodes, [*parts, *owners], places, [name], [znodes.definition])
     _require_no_dependents(invocation, znodes)
-    if not _may_go(invocation, tree, f"remove the service {name} from {znodes.deployment}", found):
+    what = f"remove the service {name} from {znodes.deployment}"
+    if not _may_go(invocation, tree, what, status.done(found)):
         return DECLINED
     count = removal.remove(client, tree, force=invocation.options.force) + removal.remove_service(
         client, znodes
@@ -78,14 +81,6 @@ def _remove(invocation: Invocation) -> int:
     event_record.append(client, znodes, "remove", [name], services=[name])
     print(f"removed {name} from {znodes.deployment}: {count} znodes")
     return 0
-
-
-def _print_members(invocation: Invocation, znodes: Znodes) -> None:
-    """Say that the record of an election is removed too."""
-    members = elections.members(invocation.client, znodes).get(znodes.role)
-    if members:
-        what = f"the record of its election is removed too (members: {', '.join(members)})"
-        invocation.err.print(f"{what}: the next election trusts the data of every host")
 
 
 @subcommand(
@@ -114,13 +109,13 @@ def reset(invocation: Invocation) -> int:
 def _reset(invocation: Invocation, lock: Held) -> int:
     client = invocation.client
     znodes = invocation.require_deployment()
-    found = status_records.states(client, znodes, status_records.roles(client, znodes))
-    tree = removal.status_tree(client, znodes, found)
+    status = status_records.read(client, znodes)
+    tree = removal.status_tree(client, status)
     what = f"remove all records of the containers of {znodes.deployment}"
-    if not _may_go(invocation, tree, what, found):
+    if not _may_go(invocation, tree, what, status.done(status.states())):
         return DECLINED
     count = removal.remove(client, tree, force=invocation.options.force)
-    for role in elections.roots(client, znodes):
+    for role in status.elections:
         count += removal.remove_dead(client, elections.places(znodes, role))
     event_record.append(client, znodes, "reset")
     is_half = lock.interrupted is not None and lock.interrupted.what == RESTORE
@@ -128,7 +123,7 @@ def _reset(invocation: Invocation, lock: Held) -> int:
         lock.begin()  # The restore can't be continued, and definitions may be missing.
     then = "publish again: a restore has not finished" if is_half else "its services are published as before"
     print(f"reset {znodes.deployment}: {count} znodes; {then}")
-    if elected := sorted(elections.members(client, znodes)):
+    if elected := sorted(status.members):
         print(f"kept the records of elections, which belong to the data of the hosts: {', '.join(elected)}")
     return 0
 
@@ -137,26 +132,25 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     """Remove the records of some hosts, those of each host in one step."""
     client, options = invocation.client, invocation.options
     znodes = invocation.require_deployment()
-    found = hosts.read(client, znodes)
-    there = hosts.there(client, znodes, found)
-    kept = acls.made(client, znodes)
+    status = status_records.read(client, znodes)
+    kept, marks = acls.made(client, znodes), status.marks
     trees = {
-        name: Tree(znodes, [f"{znodes.status}/{name}", *found.marks.get(name, ())], (), (), kept=kept)
-        for name in hosts.named(found, options.host)
+        name: Tree(znodes, [f"{znodes.status}/{name}", *marks.get(name, ())], (), (), kept=kept)
+        for name in status.named(options.host)
     }
     names = [name for name, tree in trees.items() if removal.listed(client, tree, force=True)]
     if not names:
         print(f"there are no records of {', '.join(trees)}")
         return 0
-    _require_nobody(invocation, hosts.in_use(there, names))
-    _print_again(invocation, [state for state in found.states if state.scope in names])
-    for line in hosts.counted_less(found, names, services.definitions(client, znodes).values()):
+    _require_nobody(invocation, status.in_use(client, names))
+    _print_again(invocation, (state for state in status.done(status.states()) if state.scope in names))
+    for line in status.counted_less(names, services.definitions(client, znodes).values()):
         invocation.err.print(line)
     which = f"{len(names)} host{'s' * (len(names) != 1)} of {znodes.deployment}: {', '.join(names)}"
     if not invocation.confirmed(f"remove the records of {which}"):
         return DECLINED
     if not options.force:  # A container may have started during the question.
-        _require_nobody(invocation, hosts.in_use(hosts.there(client, znodes, found), names))
+        _require_nobody(invocation, status_records.read(client, znodes).in_use(client, names))
     for name in names:
         print(
             f"removed the records of {name}: {removal.forget(client, trees[name], options.force)} znodes",
@@ -177,10 +171,10 @@ def _require_no_dependents(invocation: Invocation, znodes: Znodes) -> None:
         invocation.err.print(f"their next containers will wait for {znodes.service_name}: {', '.join(names)}")
 
 
-def _may_go(invocation: Invocation, tree: Tree, what: str, found: Sequence[State]) -> bool:
+def _may_go(invocation: Invocation, tree: Tree, what: str, done: Iterable[State]) -> bool:
     """Whether the operator confirms. InUse names containers that exist, unless --force is given."""
     _require_nobody(invocation, removal.who_is_there(invocation.client, tree))
-    _print_again(invocation, found)
+    _print_again(invocation, done)
     return invocation.confirmed(what)
 
 
@@ -191,8 +185,8 @@ def _require_nobody(invocation: Invocation, there: str) -> None:
         invocation.err.print(f"{there}: running commands are killed and restarted; daemons keep running")
 
 
-def _print_again(invocation: Invocation, found: Sequence[State]) -> None:
-    again = [state.name for state in status_records.done(invocation.client, found)]
+def _print_again(invocation: Invocation, done: Iterable[State]) -> None:
+    again = [state.name for state in done]
     if again:
         names = ", ".join(sorted(again))
         invocation.err.print(f"these completed commands will run again: {names}")

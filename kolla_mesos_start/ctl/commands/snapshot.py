@@ -9,17 +9,11 @@ from kolla_mesos_start.ctl.directory import private_file
 from kolla_mesos_start.ctl.invocation import DECLINED, Invocation
 from kolla_mesos_start.ctl.subcommand import YES, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, few
-from kolla_mesos_start.ctl.zk import acls, archive, elections, publication
+from kolla_mesos_start.ctl.zk import acls, archive, elections, publication, snapshots
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
-from kolla_mesos_start.ctl.zk.publication import Held
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
-from kolla_mesos_start.ctl.zk.restoration import (
-    plan_of,
-    with_elections,
-    write,
-)
-from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, name_of, take
+from kolla_mesos_start.ctl.zk.publication import Held, check_chroot
+from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, name_of, plan_of, take, with_elections
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
 from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.states import decode_detail
@@ -124,7 +118,7 @@ def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
     if plan:
         acls.secure(client, znodes, plan)
     lock.begin()
-    write(client, znodes, lock, wanted, plan)
+    snapshots.restore(client, znodes, lock, wanted, plan)
     if take(client, znodes).published != wanted.published:
         raise ChangedMeanwhile(
             f"somebody else has changed {znodes.deployment} meanwhile; restore it once more"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kolla_mesos_start.ctl.directory import secrets_file, source
+from kolla_mesos_start.ctl.directory import secret_values, source
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import Finding, counted, from_parser, refuse
 from kolla_mesos_start.ctl.invocation import Invocation
@@ -95,7 +95,7 @@ def up(invocation: Invocation) -> int:
     contents = contents._replace(launch=launch)
     planned = plan(contents, replicas, hosts, loaded.given)
     _check_machine(invocation)
-    secrets_file.keep(options.secrets, loaded, invocation.err)
+    secret_values.keep(options.secrets, loaded.kept, loaded.generated, invocation.err)
     if loaded.generated and options.secrets is None:
         secrets = counted(len(loaded.generated), "secret")
         print(f"generated {secrets} for this run alone; --secrets FILE would keep them")

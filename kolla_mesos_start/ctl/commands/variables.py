@@ -16,10 +16,10 @@ from getpass import getpass
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.directory.changes import shortened
-from kolla_mesos_start.ctl.directory.container_variables import NAME
 from kolla_mesos_start.ctl.directory.directory import FILES, MAX_DATA, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, DataSource, Finding
 from kolla_mesos_start.ctl.directory.secrecy import HIDDEN, Mask
+from kolla_mesos_start.ctl.directory.source import VARIABLES_DIR
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import logs
 from kolla_mesos_start.ctl.live.mirror import mirror, named
@@ -31,9 +31,8 @@ from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection, containers, publication, published, services, status_records
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import BEGUN, SHOWN_HOSTS, on_hosts
-from kolla_mesos_start.ctl.zk.publication import ZnodeChange
+from kolla_mesos_start.ctl.zk.publication import Publisher, ZnodeChange
 from kolla_mesos_start.ctl.zk.published import places
-from kolla_mesos_start.ctl.zk.publisher import Publisher
 from kolla_mesos_start.definition.strings import GLOBAL, RESTARTED, bad_segment, untidy, value_of
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
 from kolla_mesos_start.tree.znodes import Znodes
@@ -107,7 +106,7 @@ def _list(invocation: Invocation, znodes: Znodes) -> int:
     nodes = {_node(znodes, path): data for path, data in _every_value(invocation.client, znodes).items()}
     mask = Mask(nodes, declared=invocation.client.restricted)
     rows = {each.rpartition("/")[2]: (mask.value(each, data), each) for each, data in nodes.items()}
-    rows.update(dict.fromkeys(invocation.given, (HIDDEN, NAME)))  # They may all be secrets.
+    rows.update(dict.fromkeys(invocation.given, (HIDDEN, VARIABLES_DIR)))  # They may all be secrets.
     if invocation.as_json:
         invocation.print_json(
             [{"name": name, "value": rows[name][0], "origin": rows[name][1]} for name in sorted(rows)]
@@ -140,7 +139,7 @@ def set_(invocation: Invocation) -> int:
     with publication.locked(client, znodes, action="set") as lock:
         publisher = Publisher(client, znodes, published.nodes(client, znodes), lock)
         publisher.write({_node(znodes, path): data})
-    if publisher.counts.by_change["unchanged"]:
+    if publisher.counts["unchanged"]:
         print(f"{path} already has this value{'' if data else ': it is empty'}")
         return 0
     if not data:
@@ -328,7 +327,7 @@ def _node(znodes: Znodes, path: str) -> str:
 def _note_given(invocation: Invocation) -> None:
     name = invocation.options.variable
     if name in invocation.given:
-        invocation.err.print(f"note: {name} is in {NAME}; containers use that value")
+        invocation.err.print(f"note: {name} is in {VARIABLES_DIR}; containers use that value")
 
 
 def _not_set(invocation: Invocation, znodes: Znodes, looked_at: Sequence[str]) -> int:

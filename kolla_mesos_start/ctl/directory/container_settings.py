@@ -1,35 +1,13 @@
 """The settings of a service's containers in `launch.yml`, in `defaults` and in `services`.
 
-    placement: control              a role of `hosts`
-    replicas: each                  one on each of its hosts
-    image: registry/{{ role }}:{{ tag }}
-    cpu: 500m                       or a number of processors, 0.5
-    memory: 512Mi                   or Gi
-    user: 42425                     by number; 0 is root
-    read_only: true                 the root file system
-    network: host                   or own
-    capabilities: [NET_ADMIN]       all others are dropped
-    new_privileges: true            allow sudo and other setuid programs
-    privileged: true                all devices and capabilities of the host
-    pid: host                       the host's processes; `ipc` and `cgroup` likewise
-    limits: {nofile: 1048576}       or soft:hard
-    security_options: [label=disable]
-    devices: [/dev/kvm]             or host:container:rwm
-    ports: ["{{ port }}"]           registered, and reached by others
-    volumes:
-      /var/lib/mysql: 10Gi          of each container's own; kept
-      /var/lib/keys: {shared: keys} the same data on all hosts
-      /var/log/kolla: {volume: logs} what the containers of one host share
-      /lib/modules: {host: /lib/modules, read_only: true}
-      /run/netns: {host: /run/netns, propagation: shared}
-      /run/mysqld: temporary        empty at each start
-    env: {KOLLA_LOG_FORMAT: json}   joined with that of `defaults`
-    stop_signal: QUIT               that ends a container; TERM by default, whatever the image says
-    start_timeout: 600              seconds that a daemon may take to become ready
-    variables: site-passwords       the secret that is KOLLA_VARIABLES_DIR
-    credential: site-zookeeper      the secret whose key `auth` is KOLLA_ZK_AUTH_FILE
+Most of them are only for launchers. `image`, `ports` and `env` may be templates. A volume, by its path:
 
-Most of them are only for launchers. `image`, `ports` and `env` may be templates.
+    /var/lib/mysql: 10Gi            of each container's own; kept
+    /var/lib/keys: {shared: keys}   the same data on all hosts
+    /var/log/kolla: {volume: logs}  what the containers of one host share
+    /lib/modules: {host: /lib/modules, read_only: true}
+    /run/netns: {host: /run/netns, propagation: shared}
+    /run/mysqld: temporary          empty at each start
 """
 
 from __future__ import annotations

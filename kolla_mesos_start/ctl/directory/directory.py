@@ -37,11 +37,12 @@ from kolla_mesos_start.ctl.directory.findings import (
     WARNING,
     DataSource,
     Finding,
+    Issue,
     Sources,
     from_parser,
+    located,
 )
-from kolla_mesos_start.ctl.directory.instances import with_instances
-from kolla_mesos_start.ctl.directory.launch import LaunchFile
+from kolla_mesos_start.ctl.directory.launch import LaunchFile, with_instances
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.definition.strings import value_of
 from kolla_mesos_start.errors import BadDefinition, BadUsage
@@ -166,6 +167,7 @@ class _DirectoryPass:
         secrets = self.secrets(variables.own)
         services = tuple(self.services(self.root / "services"))
         launched = self.launched([service.name for service in services])
+        plan = self.plan()
         left_out = tuple(self.left_out())
         if not services and not variables.own and not self.findings:
             self.findings.append(Finding(ERROR, str(self.root), None, "holds neither services nor variables"))
@@ -177,6 +179,7 @@ class _DirectoryPass:
             unread=self.unread,
             launch=launched,
             secrets=secrets,
+            acl=plan,
         )
 
     def wrong(self, path: Path, what: str, label: str = "") -> None:
@@ -186,13 +189,20 @@ class _DirectoryPass:
     def unreadable(self, path: Path, error: BadDefinition) -> None:
         self.findings += (from_parser(self.relative(path), issue) for issue in error.issues)
 
-    def read(self, path: Path) -> bytes | None:
+    def mapping(self, path: Path) -> Mapping[str, object] | None:
         """The content of a file; None if it can't be read, which is reported."""
         try:
-            return formats.read(path)
+            return formats.values(path)
         except BadDefinition as error:
             self.unreadable(path, error)
             return None
+
+    def values(self, path: Path) -> Mapping[str, object]:
+        """The values in a file, of a service or of the deployment."""
+        found = self.mapping(path)
+        if found is None:
+            self.unread.add(self.node(path.parent).rstrip("/"))
+        return found or {}
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -202,34 +212,22 @@ class _DirectoryPass:
         names = directory.relative_to(self.root).parts
         return "".join(f"{name}/" for name in names[names[:1] == ("services",) :])
 
-    def left_out(self) -> Iterator[str]:
-        for path in self.entries(self.root):
-            if not self.has_meaning(path):
-                meant = difflib.get_close_matches(path.name, TOP, n=1, cutoff=0.85)
-                if meant and not (self.root / meant[0]).exists():
-                    self.wrong(path, f"unknown name, so it is ignored; nearest is {meant[0]!r}")
-                yield path.name
-
-    def has_meaning(self, path: Path) -> bool:
-        """Whether anything is read from this entry of the directory itself."""
-        is_own = any(formats.is_file(name, path) for name in (launch.NAME, SECRETS, acl.FILE))
-        return is_own or path.name == "services" or _is_variables(path)
-
     def entries(self, directory: Path) -> list[Path]:
         """The files and directories in a directory, sorted by name; none if it does not exist."""
         if not directory.is_dir():
             return []
         try:
             found = [path for path in sorted(directory.iterdir()) if not path.name.startswith(".")]
-            for path in filter(_is_leftover, found):
-                what = "left out: an editor, a merge or a package has made it; rename it to publish it"
-                self.leftovers[path] = Finding(WARNING, self.relative(path), None, what)
-            found = [path for path in found if path not in self.leftovers]
         except OSError as error:
             self.wrong(directory, f"can't be read: {error.strerror}")
             return []
         for path in found:
-            if path.is_symlink() and (directory != self.root or self.has_meaning(path)):
+            if _LEFTOVER.fullmatch(path.name):
+                what = "left out: an editor, a merge or a package has made it; rename it to publish it"
+                self.leftovers[path] = Finding(WARNING, self.relative(path), None, what)
+        found = [path for path in found if path not in self.leftovers]
+        for path in found:
+            if path.is_symlink() and (directory != self.root or _has_meaning(path)):
                 self.follow(path)
         return found
 
@@ -240,62 +238,78 @@ class _DirectoryPass:
         if target in map(os.path.realpath, link.parents):
             raise BadUsage(f"{link} is a link to {target}, which contains it: remove it")
 
+    # -- the directory itself ---------------------------------------------------------------------
+
+    def left_out(self) -> Iterator[str]:
+        for path in self.entries(self.root):
+            if not _has_meaning(path):
+                meant = difflib.get_close_matches(path.name, TOP, n=1, cutoff=0.85)
+                if meant and not (self.root / meant[0]).exists():
+                    self.wrong(path, f"unknown name, so it is ignored; nearest is {meant[0]!r}")
+                yield path.name
+
+    def only(self, stem: str) -> Path | None:
+        """The file with this name in one of the formats, None if there is none."""
+        found = [path for path in self.entries(self.root) if formats.is_file(stem, path)]
+        for other in found[1:]:
+            self.wrong(other, f"{found[0].name} exists too: keep one of them")
+        return found[0] if found else None
+
     def launched(self, services: Sequence[str]) -> LaunchFile:
         """Where the containers of these services run."""
-        paths = [path for path in self.entries(self.root) if formats.is_file(launch.NAME, path)]
-        if not paths:
-            return LaunchFile()
-        path, *others = paths
-        for other in others:
-            self.wrong(other, f"{path.name} exists too: keep one of them")
-        try:
-            content = formats.values(path)
-        except BadDefinition as error:
-            self.unreadable(path, error)
+        path = self.only(launch.NAME)
+        content = self.mapping(path) if path else None
+        if path is None or content is None:
             return LaunchFile()
         source = DataSource(self.relative(path), read=path.read_bytes)
         found, findings = launch.parse(content, source, services)
         self.findings += findings
         return found
 
+    def plan(self) -> Plan | None:
+        """The identities and rights of acl.yml; None if there is none."""
+        path = self.only(acl.FILE)
+        content = self.mapping(path) if path else None
+        if path is None or content is None:
+            return None
+        self.sources[acl.NODE] = DataSource(path.name, read=path.read_bytes)
+        plan, issues = acl.parse(content)
+        wrong = (Issue(ERROR, acl.NODE, f"{label}: {issue}", label) for label, issue in issues)
+        self.findings += located(wrong, self.sources)
+        return plan
+
     # -- services ---------------------------------------------------------------------------------
 
     def services(self, directory: Path) -> Iterator[Service]:
-        """The services below a directory. The name of a service is its path below `services`."""
+        """The services at and below a directory. The name of a service is its path below `services`."""
+        is_top = directory.parent == self.root
+        definitions, unknown = [], False
         for path in self.entries(directory):
-            if path.name == UNFINISHED_IMPORT:
+            if is_top and path.name == UNFINISHED_IMPORT:
                 self.wrong(path, "an import was interrupted: run it again")
-            elif not path.is_dir():
-                self.wrong(path, "expected a directory, a part of a service's name")
-            elif path.name in RESERVED:
-                self.wrong(path, f"no service can have {path.name} in its name")
-            elif self.is_name(path):
-                yield from self.service(path)
-
-    def service(self, directory: Path) -> Iterator[Service]:
-        definitions, unknown = [], 0
-        for path in self.entries(directory):
-            if formats.is_file(DEFINITION, path):
+            elif not is_top and formats.is_file(DEFINITION, path):
                 definitions.append(path)
-            elif path.name == FILES or _is_variables(path):
+            elif not is_top and (path.name == FILES or _is_variables(path)):
                 continue  # read below, with the definition
             elif not path.is_dir():
-                self.wrong(path, f"{UNKNOWN}{nearest(path.name, KNOWN)}")
-                unknown += 1
+                unknown = True
+                near = nearest(path.name, KNOWN)
+                what = "expected a directory, a part of a service's name" if is_top else f"{UNKNOWN}{near}"
+                self.wrong(path, what)
             elif path.name in RESERVED:
                 self.wrong(path, f"no service can have {path.name} in its name")
             elif self.is_name(path):
-                yield from self.service(path)
+                yield from self.services(path)
         if len(definitions) == 1:
-            yield self.one_service(directory, definitions[0])
+            yield self.service(directory, definitions[0])
         elif definitions:
             self.wrong(directory, f"expected one definition, found {', '.join(p.name for p in definitions)}")
-        elif unknown:
+        elif is_top or unknown:
             pass  # The definition may be among them.
         elif (directory / FILES).is_dir() or any(map(_is_variables, self.entries(directory))):
             self.wrong(directory, "expected a definition.yml beside its variables and files")
 
-    def one_service(self, directory: Path, path: Path) -> Service:
+    def service(self, directory: Path, path: Path) -> Service:
         try:
             data = formats.definition(path)
         except BadDefinition as error:
@@ -314,20 +328,27 @@ class _DirectoryPass:
     def files(self, directory: Path) -> Contents:
         contents = {}
         for path in self.entries(directory):
+            data = None
             if path.is_dir():
-                self.wrong(
-                    path, "a directory: the name of a file has no /; its `dest` is where it is written"
-                )
-                data = None
-            elif self.is_name(path):
-                data = self.read(path)
-                self.sources[self.node(directory) + path.name] = DataSource(self.relative(path))
-            else:
+                what = "a directory: the name of a file has no /; its `dest` is where it is written"
+                self.wrong(path, what)
+            elif not self.is_name(path):
                 continue
+            else:
+                data = self.read(path)
             if data is None:
                 self.unread.add(self.node(directory.parent).rstrip("/"))
             contents[path.name] = self.checked(path, data or b"")  # Do not report it as missing too.
         return contents
+
+    def read(self, path: Path) -> bytes | None:
+        """The content of the file of a znode; None if it can't be read, which is reported."""
+        self.sources[self.node(path.parent) + path.name] = DataSource(self.relative(path))
+        try:
+            return formats.read(path)
+        except BadDefinition as error:
+            self.unreadable(path, error)
+            return None
 
     # -- variables --------------------------------------------------------------------------------
 
@@ -335,13 +356,9 @@ class _DirectoryPass:
         """The variables of a service or the deployment, from a directory, a file, or both."""
         own: dict[str, bytes] = {}
         hosts: dict[str, dict[str, bytes]] = {}
-        for path in self.entries(directory):
-            if not _is_variables(path):
-                continue
-            node = f"{self.node(directory)}{VARIABLES}/"
-            found = (
-                self.variables_directory(path) if path.name == VARIABLES else self.variables_file(path, node)
-            )
+        for path in filter(_is_variables, self.entries(directory)):
+            is_file = path.name != VARIABLES
+            found = self.variables_file(path) if is_file else self.variables_directory(path)
             self.join(path, own, found.own)
             for host, values in found.hosts.items():
                 self.join(path, hosts.setdefault(host, {}), values)
@@ -352,46 +369,29 @@ class _DirectoryPass:
             self.wrong(path, f"{name} has a value in another file too", "" if path.is_dir() else name)
         known.update(more)
 
-    def variables_directory(self, directory: Path) -> Values:
+    def variables_directory(self, directory: Path, *, is_of_host: bool = False) -> Values:
         own: dict[str, bytes] = {}
         hosts: dict[str, Contents] = {}
         for path in self.entries(directory):
-            if not self.is_name(path):
+            if is_of_host and path.is_dir():
+                self.wrong(path, "a directory: the name of a variable has no /")
+            elif not self.is_name(path):
                 continue
-            if path.is_dir() and directory.parent == self.root:
+            elif path.is_dir() and directory.parent == self.root:
                 self.wrong(path, f"a directory: {OF_HOST}")
             elif path.is_dir():
-                hosts[path.name] = self.values_of_host(path)
+                hosts[path.name] = self.variables_directory(path, is_of_host=True).own
             else:
-                own[path.name] = self.value(path)
+                value = value_of(self.read(path) or b"")
+                try:
+                    value.decode()
+                except UnicodeDecodeError as error:
+                    self.wrong(path, f"not UTF-8 text (byte {error.start})")
+                own[path.name] = self.checked(path, value)
         return Values(own, hosts)
 
-    def values_of_host(self, directory: Path) -> Contents:
-        values = {}
-        for path in self.entries(directory):
-            if path.is_dir():
-                self.wrong(path, "a directory: the name of a variable has no /")
-            elif self.is_name(path):
-                values[path.name] = self.value(path)
-        return values
-
-    def value(self, path: Path) -> bytes:
-        """The value of a variable in a file."""
-        self.sources[self.node(path.parent) + path.name] = DataSource(self.relative(path))
-        value = value_of(self.read(path) or b"")
-        try:
-            value.decode()
-        except UnicodeDecodeError as error:
-            self.wrong(path, f"not UTF-8 text (byte {error.start})")
-        return self.checked(path, value)
-
-    def variables_file(self, path: Path, node: str) -> Values:
-        try:
-            content = formats.values(path)
-        except BadDefinition as error:
-            self.unreadable(path, error)
-            self.unread.add(self.node(path.parent).rstrip("/"))
-            return Values({}, {})
+    def variables_file(self, path: Path) -> Values:
+        content, node = self.values(path), f"{self.node(path.parent)}{VARIABLES}/"
         hosts = {name: value for name, value in content.items() if isinstance(value, dict)}
         if path.parent == self.root:
             for host in hosts:
@@ -422,7 +422,7 @@ class _DirectoryPass:
         """The kind of each secret. A wrong kind is never shown: it may be a value."""
         found: dict[str, str] = {}
         for path in (path for path in self.entries(self.root) if formats.is_file(SECRETS, path)):
-            for name, kind in self.secrets_file(path).items():
+            for name, kind in self.values(path).items():
                 what = self.wrong_secret(name, kind, variables, found)
                 if what:
                     self.wrong(path, f"{name}: {what}", name)
@@ -430,14 +430,6 @@ class _DirectoryPass:
                     self.sources[f"{VARIABLES}/{name}"] = DataSource(path.name, name, path.read_bytes)
                 found[name] = str(kind) if kind in KINDS else PASSWORD  # Do not report it as missing too.
         return found
-
-    def secrets_file(self, path: Path) -> Mapping[str, object]:
-        try:
-            return formats.values(path)
-        except BadDefinition as error:
-            self.unreadable(path, error)
-            self.unread.add("")
-            return {}
 
     def wrong_secret(self, name: str, kind: object, variables: Contents, known: Container[str]) -> str:
         """Why a line of the file is wrong; empty if it is right."""
@@ -466,9 +458,10 @@ class _DirectoryPass:
         return data
 
 
-def _is_leftover(path: Path) -> bool:
-    """Whether it is a copy that a program has left beside the file."""
-    return bool(_LEFTOVER.fullmatch(path.name))
+def _has_meaning(path: Path) -> bool:
+    """Whether anything is read from this entry of the directory itself."""
+    is_own = any(formats.is_file(name, path) for name in (launch.NAME, SECRETS, acl.FILE))
+    return is_own or path.name == "services" or _is_variables(path)
 
 
 def _is_variables(path: Path) -> bool:

@@ -1,28 +1,17 @@
 """The JSON Schema of a definition, with which editors complete and check it, and the meaning of each key.
 
-The keys, their defaults and their forms come from the tables of the agent's parser; MEANINGS has the same
-keys. A test compares which values both accept. `validate` finds mistakes that need more than one key, such as
-cycles.
+The keys and their defaults come from the tables of the agent's parser; MEANINGS has the same keys. The schema
+has keys and types, and accepts whatever the parser does; `validate` finds all other mistakes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from kolla_mesos_start.definition import keys, strings
-from kolla_mesos_start.definition.document import MAX_NUMBER, Fields
-from kolla_mesos_start.definition.strings import (
-    DAEMON,
-    ELECTION,
-    ENDED,
-    ENDPOINT,
-    EXTERNAL_URL,
-    GLOBAL,
-    LOCAL,
-    SIGNALS,
-    URL,
-)
+from kolla_mesos_start.definition import keys
+from kolla_mesos_start.definition.document import Fields
+from kolla_mesos_start.definition.strings import DAEMON
 
 OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "shared": keys.SHARED_KEYS,
@@ -139,9 +128,6 @@ DEFAULTS = {("command", "run_once"): False, ("command", "succeeds"): [0], ("depe
 
 Schema = dict[str, Any]
 
-TEMPLATE: Schema = {"type": "string", "pattern": r"\{[{%#]"}
-SEGMENT = r"(?!\.{1,2}(/|$))[^/\x00-\x1f\x7f]+"
-
 
 def default_of(kind: str, key: str) -> Any:
     """The default of a key; None if it has none."""
@@ -158,185 +144,87 @@ def default_of(kind: str, key: str) -> Any:
     return int(default) if isinstance(default, float) and default.is_integer() else default
 
 
-def _either(*kinds: Schema) -> Schema:
-    return {"anyOf": list(kinds)}
+# The types of the values that a function of the parser reads. Most may be texts with templates.
+TYPES: Mapping[Any, Sequence[str]] = {
+    Fields.boolean: ("boolean", "string"),
+    Fields.integer: ("integer", "string"),
+    Fields.seconds: ("number", "string"),
+    Fields.late: ("string", "integer"),
+    Fields.early: ("string",),
+    keys.command: ("string", "array"),
+    keys.env: ("object",),
+    keys.perm: ("string",),
+    keys.run_once: ("boolean", "string"),
+    keys.generations: ("array",),
+    keys.succeeds: ("array",),
+    keys.true: ("boolean", "string"),
+}
 
 
-def _text(pattern: str) -> Schema:
-    """A text of this form, or a template, which is checked when it is rendered."""
-    return _either({"type": "string", "pattern": pattern}, TEMPLATE)
+def _typed(*types: str, **more: Any) -> Schema:
+    return {"type": [*types, "null"], **more}
 
 
-def _or_null(kind: Schema) -> Schema:
-    return _either(kind, {"type": "null"})
-
-
-def _number(kind: str, digits: str, least: float, most: float = MAX_NUMBER) -> Schema:
-    not_zero = r"(?!0*(\.0*)?\s*$)" if least else ""
-    return _either({"type": kind, "minimum": least, "maximum": most}, _text(rf"^\s*{not_zero}{digits}\s*$"))
-
-
-def _integer(default: int | None, least: int = 0, most: int = MAX_NUMBER) -> Schema:
-    return _number("integer", "[0-9]{1,18}", least, most)
-
-
-def _seconds(default: float | None, least: float = 0) -> Schema:
-    return _number("number", r"[0-9]{1,18}(\.[0-9]{1,18})?", least)
-
-
-def _words(*words: str) -> str:
-    """Any of the words, in upper or lower case."""
-    letters = ("".join(f"[{letter.upper()}{letter}]" for letter in word) for word in words)
-    return rf"^\s*({'|'.join(letters)})\s*$"
-
-
-def _object(
-    known: Mapping[str, Schema], required: Iterable[str] = (), ignored: Iterable[str] = (), **more: Any
-) -> Schema:
+def _object(*kinds: str, required: Sequence[str] = (), ignored: Sequence[str] = ()) -> Schema:
+    """An object of these kinds, with no other keys."""
+    known = {key: _property(kind, key, row[0]) for kind in kinds for key, row in OBJECTS[kind].items()}
     properties = {**known, **{key: {} for key in ignored}}
-    found = {"type": "object", "properties": properties, "additionalProperties": False, **more}
+    found: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**found, "required": list(required)} if required else found
 
 
-def _one_of(known: Mapping[str, Schema], kinds: Iterable[str], *others: Schema) -> Schema:
-    return _object(known, oneOf=[*others, *({"required": [kind]} for kind in kinds)])
-
-
-def _mapping(names: str, values: Schema) -> Schema:
-    return {"type": "object", "propertyNames": {"pattern": names}, "additionalProperties": values}
-
-
-# -- the schema of each form and of each function that reads a key ------------------------------------
-
-FORMS: Mapping[Callable[[str], Any], Schema] = {
-    strings.bad_endpoint: _text(f"^{ENDPOINT}$"),
-    strings.bad_external_url: _text(f"^{EXTERNAL_URL}$"),
-    strings.bad_file: _text(r"^/(.*/)?(?!\.{0,2}$)[^/]+$"),
-    strings.bad_generation: {"type": "string", "pattern": r"\S"},
-    strings.bad_owner: _text(r"^[^\s:/]+(:[^\s:/]+)?$"),
-    strings.bad_path: _text(f"^{SEGMENT}/{SEGMENT}$"),
-    strings.bad_scope: _either({"type": "string", "enum": [GLOBAL, LOCAL]}, TEMPLATE),
-    strings.bad_service: _text(f"^{SEGMENT}(/{SEGMENT})*$"),
-    strings.bad_signal: _either(
-        {"enum": [prefix + name for prefix in ("", "SIG") for name in SIGNALS]}, TEMPLATE
-    ),
-    strings.bad_url: _text(f"^{URL}$"),
-    strings.bad_user: _text(r"^[^\s:/]+$"),
-}
-BOOLEAN = _either({"type": "boolean"}, _text(_words("true", "yes", "false", "no")))
-TRUE = _either({"const": True}, _text(_words("true", "yes")))
-NO: Schema = _either({"const": False}, {"type": "string", "pattern": _words("false", "no")})
-NUMERIC: Schema = {"type": "integer", "minimum": 0}
-COMMAND: Schema = _either(
-    {"type": "string", "pattern": r"\S"},
-    {
-        "type": "array",
-        "minItems": 1,
-        "items": [{"type": "string", "minLength": 1}],
-        "additionalItems": {"type": "string"},
-    },
-)
-GENERATION: Schema = {"type": "string", "pattern": r"\S"}
-STATUS: Schema = _either(
-    {"type": "integer", "minimum": 0, "maximum": keys.MOST_STATUS},
-    _text(r"^\s*0*(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\s*$"),
-)
-# Only a daemon's instances can exclude another generation.
-EXCLUSIVE: Schema = {
-    "if": {"required": ["exclusive"], "properties": {"exclusive": {"not": NO}}},
-    "then": {
-        "required": ["generation"],
-        "properties": {"path": _text(f"/{DAEMON}$"), "generation": {"type": "string"}},
-    },
-}
-
-
-def _properties(kind: str) -> dict[str, Schema]:
-    """The schema of each key of one kind of object."""
-    return {key: _property(kind, key, *row) for key, row in OBJECTS[kind].items()}
-
-
-def _property(kind: str, key: str, read: Any, *arguments: Any) -> Schema:
-    value, default = READERS[read](*arguments), default_of(kind, key)
+def _property(kind: str, key: str, read: Any) -> Schema:
+    default = default_of(kind, key)
     found = {} if default is None else {"default": default}
-    found["description"] = MEANINGS[kind][key]
-    return {**found, **(_or_null(value) if arguments[:1] == (None,) else value)}
+    value = NESTED[read]() if read in NESTED else _typed(*TYPES[read])
+    return {**found, "description": MEANINGS[kind][key], **value}
+
+
+def _or(*kinds: Schema) -> Schema:
+    return {"anyOf": [*kinds, {"type": "null"}]}
 
 
 def _dependencies() -> Schema:
-    items = _either(
-        FORMS[strings.bad_path],
-        _object(_properties("dependency"), ["path"], **EXCLUSIVE),
-        _object(_properties("members"), ["members"]),
-        _object(_properties("external"), ["external"]),
-    )
-    return {"type": ["array", "null"], "items": items}
+    kinds = [_object(kind, required=[key]) for kind, key in DEPENDENCIES.items()]
+    return _typed("array", items={"anyOf": [{"type": "string"}, *kinds]})
 
 
-READERS: Mapping[Any, Callable[..., Schema]] = {
-    Fields.boolean: lambda default: BOOLEAN,
-    Fields.integer: _integer,
-    Fields.seconds: _seconds,
-    Fields.late: lambda default, form, number=False: _either(FORMS[form], NUMERIC) if number else FORMS[form],
-    Fields.early: lambda default, form, secret=False: FORMS[form],
-    keys.command: lambda *default: COMMAND,
+DEPENDENCIES = {"dependency": "path", "members": "members", "external": "external"}  # each with its own key
+NESTED: Mapping[Any, Callable[[], Schema]] = {
+    keys.before_stop: lambda: _or(_typed("string", "array"), _object("before_stop", required=["command"])),
     keys.dependencies: _dependencies,
-    keys.election: lambda: _or_null(_object(_properties("election"), ["position", "members", "start"])),
-    keys.env: lambda: _or_null(_mapping("^[^=]+$", {"type": ["string", "number", "boolean", "null"]})),
-    keys.external: lambda: _one_of(_properties("target"), keys.EXTERNAL_KINDS),
-    keys.files: lambda: _or_null(
-        _mapping(f"^{SEGMENT}$", _object(_properties("file"), ["dest"], ["source"]))
+    keys.election: lambda: _or(_object("election", required=["position", "members", "start"])),
+    keys.external: lambda: _object("target"),
+    keys.files: lambda: _typed(
+        "object", additionalProperties=_object("file", required=["dest"], ignored=["source"])
     ),
-    keys.before_stop: lambda: _or_null(_either(COMMAND, _object(_properties("before_stop"), ["command"]))),
-    keys.on_change: lambda: _or_null(_one_of(_properties("on_change"), keys.REACTIONS)),
-    keys.perm: lambda default: _text("^([0-7]{3,4}|0o0*[0-7]{1,4})$"),
-    keys.ready: lambda: _or_null(_one_of(_properties("ready"), keys.CHECKS, {"maxProperties": 0})),
-    keys.run_once: lambda: _either(*BOOLEAN["anyOf"], _text(r"^\s*host\s*$")),
-    keys.generations: lambda: _or_null({"type": "array", "minItems": 1, "items": GENERATION}),
-    keys.succeeds: lambda: _or_null({"type": "array", "minItems": 1, "items": STATUS}),
-    keys.true: lambda otherwise: TRUE,
+    keys.on_change: lambda: _or(_object("on_change")),
+    keys.ready: lambda: _or(_object("ready")),
 }
-STEP: Schema = _object(
-    {**_properties("shared"), **_properties("command")},
-    ["command"],
-    keys.UNREAD_KEYS,
-    **{
-        "if": {"required": ["generation"], "properties": {"generation": {"type": "string"}}},
-        "then": {"required": ["run_once"], "properties": {"run_once": {"not": NO}}},
-    },
-)
-DAEMON_STEP: Schema = _object(
-    {**_properties("shared"), **_properties("daemon")},
-    ["command"],
-    keys.UNREAD_KEYS,
-    dependencies={"width": ["on_change"]},
-)
-SERVICE: Schema = {
-    "type": ["object", "null"],
-    "properties": {
+STEP = _object("shared", "command", required=["command"], ignored=keys.UNREAD_KEYS)
+DAEMON_STEP = _object("shared", "daemon", required=["command"], ignored=keys.UNREAD_KEYS)
+SERVICE = _typed(
+    "object",
+    properties={
         DAEMON: {"description": "The process that a container runs in the end.", **DAEMON_STEP},
         "instances": {
             "description": "How many containers are wanted. Default: 1.",
-            **_or_null(_integer(None)),
+            **_typed("integer", "string"),
         },
     },
-}
+)
 DEFINITION: Schema = {
     "$schema": "http://json-schema.org/draft-07/schema#",
     "title": "A service of kolla_mesos_start",
-    **_object(
-        {
-            "name": {"description": "The service for which it is published.", "type": "string"},
-            "commands": {
-                "description": "Commands that run before the daemon, each after its dependencies.",
-                **_or_null(_mapping(f"^(?!({DAEMON}|{ENDED}|{ELECTION})$){SEGMENT}$", STEP)),
-            },
-            "service": SERVICE,
+    "type": "object",
+    "properties": {
+        "name": {"description": "The service for which it is published.", "type": "string"},
+        "commands": {
+            "description": "Commands that run before the daemon, each after its dependencies.",
+            **_typed("object", additionalProperties=STEP),
         },
-        ignored=keys.SCHEDULER_KEYS,
-        anyOf=[
-            {"required": ["commands"], "properties": {"commands": {"type": "object", "minProperties": 1}}},
-            {"required": ["service"], "properties": {"service": {"type": "object", "required": [DAEMON]}}},
-        ],
-    ),
+        "service": SERVICE,
+        **{key: {} for key in keys.SCHEDULER_KEYS},
+    },
+    "additionalProperties": False,
 }

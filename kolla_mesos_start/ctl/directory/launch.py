@@ -1,24 +1,16 @@
 """`launch.yml` of a deployment's directory: settings of launchers that definitions do not have.
 
-    tag: "2026.1"                   of the images, and KOLLA_GENERATION of the containers
-    hosts:                          by their role
-      control: [ctl-1]
-      compute: [cmp-1, cmp-2]
-    zookeeper: zk-1:2181,zk-2:2181  KOLLA_ZK_HOSTS of the containers
-    defaults: {placement: control}  see `container_settings`, with all keys
-    services:
-      nova/nova-compute: {placement: compute, replicas: each}
-    try: [openstack server list]    commands that `up` suggests; $site is its directory
-
-`directory` finds the file and reads it.
+`directory` finds the file and reads it. `container_settings` has the settings of a service's containers.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, count, islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start.ctl.directory import container_settings
 from kolla_mesos_start.ctl.directory.container_settings import EACH, HOST, OWN, ContainerSettings
@@ -31,10 +23,12 @@ from kolla_mesos_start.ctl.directory.findings import (
     counted,
     located,
 )
-from kolla_mesos_start.definition.document import Fields, Reading, nearest
+from kolla_mesos_start.definition.document import Fields, Reading, load, nearest
 from kolla_mesos_start.definition.strings import GLOBAL, Text, bad_generation, bad_segment, labelled, sublabel
+from kolla_mesos_start.errors import BadDefinition, CannotRender
 
 NAME = "launch"  # of the file
+INSTANCES = "service.instances"
 SUGGESTED = "try"
 KEYS = ("tag", "hosts", "zookeeper", "defaults", "services", SUGGESTED)
 
@@ -200,3 +194,36 @@ def _check_placed(reading: Reading, launch: LaunchFile) -> None:
     for label, settings in {"defaults": launch.defaults, **named}.items():
         if settings.replicas == EACH and not (settings.placement or launch.defaults.placement):
             reading.report(f"{label}.replicas", f"{EACH!r} needs a `placement`, a role of `hosts`")
+
+
+# -- `instances` in the `service` of a definition, which the agent reads for `width` only --------------
+
+
+def instances_text(definition: Any) -> Text:
+    """The number of containers of a service, which may be a template; by default 1."""
+    service = definition.get("service") if isinstance(definition, Mapping) else None
+    value = service.get("instances") if isinstance(service, dict) else None
+    return Text(INSTANCES, "1" if value is None else str(value))
+
+
+def wanted_instances(definition: Any, render: Callable[[Text], str]) -> int | None:
+    """The number; None if the text is not a number, or cannot be rendered."""
+    try:
+        number = render(instances_text(definition)).strip()
+    except CannotRender:
+        return None
+    return int(number) if re.fullmatch("[0-9]{1,5}", number) else None
+
+
+def with_instances(definition: bytes, count: int) -> bytes:
+    """The definition with this number; unchanged if it is unreadable or that of a task."""
+    try:
+        root = load(definition).root
+    except BadDefinition:
+        return definition
+    service = root.get("service")
+    if not isinstance(service, dict) or service.get("instances", 1) == count:
+        return definition
+    changed = {**root, "service": {**service, "instances": count}}
+    text = json.dumps(changed, indent=2, ensure_ascii=False)
+    return text.encode(errors="surrogatepass") + b"\n"  # Validation reports a lone surrogate.

@@ -1,17 +1,25 @@
-"""Generates the secrets of `secrets.yml`, and checks given ones.
+"""The secrets of `secrets.yml`: generating and checking them, and the operator's own file with their values.
 
-Pure, except for random numbers. `secrets_file` reads and writes the operator's file of values.
+That file is outside of the deployment's directory. Generated and published secrets are added to it; `source`
+reads it with other variables.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
+import os
 import secrets
 import string
 import uuid
-from collections.abc import Container, Mapping
-from typing import Callable
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Callable
 
+from rich.console import Console
+
+from kolla_mesos_start.ctl.directory import formats, private_file
 from kolla_mesos_start.ctl.directory.directory import (
     FERNET,
     GIVEN,
@@ -19,8 +27,14 @@ from kolla_mesos_start.ctl.directory.directory import (
     UUID,
     Contents,
 )
+from kolla_mesos_start.ctl.directory.findings import counted
+from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotWrite
 
 LENGTH = 32  # characters of a password, and bytes of a key
+HEADER = (
+    b"# The secrets of a deployment, for --secrets of kolla_mesos_ctl. Keep this file, and keep it private.\n"
+)
+READ_BY_OTHERS = 0o044
 
 
 def _password() -> str:
@@ -79,3 +93,59 @@ def generate(secrets: Mapping[str, str], given: Container[str]) -> Contents:
         for name, kind in secrets.items()
         if name not in given
     }
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def keep(file: Path | None, kept: Contents, generated: Contents, console: Console) -> None:
+    """Add the published secrets (`kept`) and the generated ones to the file before anything is published.
+
+    Prints how many there are, never their values.
+    """
+    if file is None:
+        return
+    values = {name: _text(name, data) for name, data in {**kept, **generated}.items()}
+    if values:
+        add(file, values)
+    if kept:
+        print(f"copied {counted(len(kept), 'published secret')} to {file}")
+    if generated:
+        print(f"generated {counted(len(generated), 'secret')} into {file}")
+    if file.exists() and file.stat().st_mode & READ_BY_OTHERS:
+        console.print(f"warning: other users can read {file}: chmod 600 {file}")
+
+
+def add(file: Path, values: Mapping[str, str]) -> None:
+    """Append lines to the file, which is created if it does not exist. Raises CannotWrite."""
+    file = file.resolve()
+    try:
+        with _locked(file) as stream:
+            before = stream.read()
+            more = formats.appended(before or HEADER, values)
+            private_file.write(file, more, os.fstat(stream.fileno()))
+    except BadDefinition as error:
+        raise CannotWrite(f"{file}: {'; '.join(error.issues)}") from error
+    except OSError as error:
+        raise CannotWrite(f"{file} can't be written: {error.strerror}") from error
+
+
+def _text(name: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadUsage(
+            f"the published {name} is not UTF-8 text: give it another value, with `set`"
+        ) from error
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[BinaryIO]:
+    """Open the file with an exclusive lock."""
+    while True:
+        with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            # The previous holder of the lock has replaced the file.
+            if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+                yield stream
+                return

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory import acl, directory, formats, secret_values
+from kolla_mesos_start.ctl.directory import directory, formats, secret_values
 from kolla_mesos_start.ctl.directory.directory import (
     MAX_DATA,
     SECRETS,
@@ -23,15 +23,15 @@ from kolla_mesos_start.ctl.directory.directory import (
     is_znode_name,
 )
 from kolla_mesos_start.ctl.directory.findings import (
-    ERROR,
     DataSource,
     Finding,
-    Issue,
-    from_parser,
-    located,
 )
 from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.errors import BadDefinition, BadUsage
+from kolla_mesos_start.render import variables_dir
+
+VARIABLES_DIR = "KOLLA_VARIABLES_DIR"  # variables that containers have besides the published ones
+HINT = f"if containers find it in {VARIABLES_DIR}, set that here too"
 
 
 class Given(NamedTuple):
@@ -108,7 +108,6 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
     try:
         chosen = _chosen(options)
         deployment, findings = directory.look(root)
-        plan, sources, wrong = _acl(root)
     except OSError as error:
         raise BadUsage(f"{error.filename} can't be read: {error.strerror}") from error
     file = str(options.secrets) if options.secrets is not None else None
@@ -118,29 +117,10 @@ def load(options: argparse.Namespace, name: str, given: Mapping[str, str] = Mapp
     generated = secret_values.generate(deployment.secrets, {*variables, *given})
     places = {f"{VARIABLES}/{name}": each.source for name, each in chosen.items()}
     deployment = deployment._replace(
-        variables={**variables, **generated}, acl=plan, sources={**deployment.sources, **places, **sources}
+        variables={**variables, **generated}, sources={**deployment.sources, **places}
     )
-    hidden = of_file.union(deployment.secrets, given, plan.variables if plan else ())
-    return Source(name, deployment, [*findings, *wrong], given, hidden, generated, undeclared=undeclared)
-
-
-def _acl(root: Path) -> tuple[acl.Plan | None, Mapping[str, DataSource], Sequence[Finding]]:
-    """Read acl.yml if there is one; also returns what is wrong in it."""
-    found = [path for path in sorted(root.iterdir()) if formats.is_file(acl.FILE, path)]
-    if not found:
-        return None, {}, ()
-    path, *others = found
-    if others:
-        message = f"{path.name} exists too: keep one of them"
-        return None, {}, [Finding(ERROR, others[0].name, None, message)]
-    formats.check_link(path, root)
-    try:
-        plan, issues = acl.parse(formats.values(path))
-    except BadDefinition as error:
-        return None, {}, [from_parser(path.name, issue) for issue in error.issues]
-    sources = {acl.NODE: DataSource(path.name, read=path.read_bytes)}
-    wrong = (Issue(ERROR, acl.NODE, f"{label}: {issue}", label) for label, issue in issues)
-    return plan, sources, located(wrong, sources)
+    hidden = of_file.union(deployment.secrets, given, deployment.acl.variables if deployment.acl else ())
+    return Source(name, deployment, findings, given, hidden, generated, undeclared=undeclared)
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, Given]:
@@ -200,3 +180,16 @@ def _checked(where: str, name: str, value: str) -> str:
     if len(value.encode()) > MAX_DATA:
         raise BadUsage(f"{where}: {name}: longer than ZooKeeper allows ({MAX_DATA} bytes)")
     return name
+
+
+# -- the variables of containers ------------------------------------------------------------------
+
+
+def container_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """KOLLA_VARIABLES_DIR of the tool, for containers on this machine."""
+    return {VARIABLES_DIR: str(Path(environ[VARIABLES_DIR]).absolute())} if environ.get(VARIABLES_DIR) else {}
+
+
+def container_variables(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The values in it, which are never published. CannotRender for a file that no container could read."""
+    return variables_dir.read(environ[VARIABLES_DIR]) if environ.get(VARIABLES_DIR) else {}

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory import instances
-from kolla_mesos_start.ctl.directory.container_variables import HINT
+from kolla_mesos_start.ctl.directory import launch
 from kolla_mesos_start.ctl.directory.directory import VARIABLES
+from kolla_mesos_start.ctl.directory.source import HINT
 from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rendered
 from kolla_mesos_start.ctl.zk.published import places
 from kolla_mesos_start.ctl.zk.view import View
@@ -78,7 +78,7 @@ def _names(data: bytes) -> Sequence[str]:
     """The variables that the graph of a definition depends on; none if it is invalid."""
     try:
         document = load(data)
-        early = (*early_texts(document), instances.text_of(document.root))
+        early = (*early_texts(document), launch.instances_text(document.root))
         texts = [text for text in early if text.is_template]
         return sorted(variable_names(texts)) if texts else ()
     except (BadDefinition, CannotRender):
@@ -89,7 +89,7 @@ def _definition(data: bytes, znodes: Znodes, values: tuple[tuple[str, str], ...]
     wanted, variables = 1, dict(values)
     try:
         document = load(data)
-        found = instances.wanted(document.root, lambda text: rendered(text, znodes, variables))
+        found = launch.wanted_instances(document.root, lambda text: rendered(text, znodes, variables))
         wanted = 1 if found is None else found
         graph = build_graph(document, znodes, variables)
     except BadDefinition as error:

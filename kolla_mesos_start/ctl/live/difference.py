@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -29,8 +28,8 @@ from kolla_mesos_start.ctl.validate.rules import known_graph
 from kolla_mesos_start.ctl.zk import acls, connection, containers, publication, published, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import BEGUN, Container
+from kolla_mesos_start.ctl.zk.publication import check_chroot
 from kolla_mesos_start.ctl.zk.published import Nodes
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import AccessDenied, BadDefinition
@@ -52,7 +51,7 @@ class Difference(NamedTuple):
     kept: Sequence[str]
     running_old: Sequence[OutdatedContainer]
     mask: Mask
-    wider: Mapping[str, Acl] = MappingProxyType({})
+    wider: Mapping[str, Acl]
 
 
 def run(invocation: Invocation, source: Source) -> int:
@@ -60,42 +59,36 @@ def run(invocation: Invocation, source: Source) -> int:
     change too."""
     prune: bool = getattr(invocation.options, "prune", False)
     refuse(source.unreadable)
-    check_chroot(invocation.client, invocation.settings)
+    client = invocation.client
+    check_chroot(client, invocation.settings)
     try:
         znodes = invocation.require_deployment()
     except NotThere as error:  # Its name may be a typo.
         invocation.err.print(f"{error.reason}: everything is new")
         znodes = invocation.znodes
-    mark = publication.interrupted(invocation.client, znodes)
+    mark = publication.interrupted(client, znodes)
     if mark:
         invocation.err.print(f"warning: {mark.problem}")
-    before = published.nodes(invocation.client, znodes)
+    before = published.nodes(client, znodes)
     deployment = source.with_published(before).deployment
-    found = difference(
-        invocation.client, znodes, deployment, before, source.hidden | invocation.client.restricted
+    after = {**directory.nodes(deployment), **directory.definitions(deployment)}
+    changed = changes.changes(before, after)
+    removals, kept = published.prunable(client, znodes, before, deployment)
+    only_prune = removals.written(before)
+    found = Difference(
+        changed,
+        only_prune,
+        users={node: _users(node, deployment) for node in only_prune if is_variable(node)},
+        kept=kept,
+        running_old=outdated(client, znodes, deployment, before, (change.node for change in changed)),
+        mask=Mask(before, after, declared=source.hidden | client.restricted),
+        wider=_wider_acls(invocation, znodes, deployment, before),
     )
-    found = found._replace(wider=_wider_acls(invocation, znodes, deployment, before))
     if invocation.as_json:
         invocation.print_json(_as_json(found))
     else:
         _print(invocation, found, prune)
     return 1 if found.changed or found.wider or mark or (prune and found.only_prune) else 0
-
-
-# -- reading --------------------------------------------------------------------------------------
-
-
-def difference(
-    client: OperatorClient, znodes: Znodes, deployment: Deployment, before: Nodes, declared: Set[str]
-) -> Difference:
-    """What publishing the directory would change. Variables that are `declared` as secret are hidden."""
-    after = {**directory.nodes(deployment), **directory.definitions(deployment)}
-    changed = changes.changes(before, after)
-    removals, kept = published.prunable(client, znodes, before, deployment)
-    only_prune = removals.written(before)
-    users = {node: _users(node, deployment) for node in only_prune if is_variable(node)}
-    old = outdated(client, znodes, deployment, before, (change.node for change in changed))
-    return Difference(changed, only_prune, users, kept, old, Mask(before, after, declared=declared))
 
 
 def _wider_acls(

@@ -7,7 +7,7 @@ is what became of each command and daemon, and what it waits for, as the agent's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 from typing import Optional
@@ -28,7 +28,7 @@ from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
 from kolla_mesos_start.ctl.zk.services import is_service_part
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.model import Command, Dependency, Graph, Members
+from kolla_mesos_start.definition.model import Command, Dependency, Graph
 from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.codec import unfinished
@@ -100,11 +100,12 @@ class DeploymentReader:
         compared = tuple(compare(znodes, graph, existing, changes, self._given, view))
         owner = view.znode(znodes.owner(GLOBAL, znodes.role))
         ended = tuple(_ended(znodes, view))
-        steps = _steps(znodes, graph, published.wanted, compared, view, generations) if graph else ()
-        found = tuple(steps)
+        steps: tuple[LiveStep, ...] = ()
+        if graph:
+            steps = tuple(_StepReader(znodes, graph, published.wanted, compared, generations, view).steps())
         # With acl.yml it is `publish` that claims the role.
         is_secured = RECORDED_ACL in view.names(znodes.definition)
-        recorded = any(step.attempts for step in found) if is_secured else owner is not None
+        recorded = any(step.attempts for step in steps) if is_secured else owner is not None
         daemon = graph.daemon if graph else None
         elected = None
         if daemon and daemon.election:
@@ -118,7 +119,7 @@ class DeploymentReader:
             wanted=published.wanted,
             containers=compared,
             ended=ended,
-            steps=found,
+            steps=steps,
             begun=recorded or bool(compared or ended),
             tells=containers.says_what_it_does(znodes, view),
             owner=printable(owner.data.decode("utf-8", "replace")) if owner else "",
@@ -175,104 +176,85 @@ def _gone(
 # -- commands and daemons ---------------------------------------------------------------------------------
 
 
-def _steps(
-    znodes: Znodes,
-    graph: Graph,
-    wanted: int,
-    containers: Sequence[Container],
-    view: View,
-    generations: Published,
-) -> Iterator[LiveStep]:
-    """The steps of a service. `generations` are the published ones of all one-time commands."""
-    hosts = hosts_of(znodes, view)
-    ready = sum(container.ready for container in containers)
-    oldest = min((each.definition for each in containers if each.definition), default=None)
-    done = {
-        command.path: ready >= wanted if command.is_daemon else _is_done(command, znodes, hosts, view)
-        for command in graph.steps
-    }
-    for command in graph.steps:
-        unmet = (
-            *_unmet(command, done, znodes, containers, view, generations),
-            *_unmet_outside(command, containers),
-        )
-        superseded = (
-            command.run_once == GLOBAL
-            and oldest is not None
-            and states.superseded_by(command, znodes, view, oldest) is not None
-        )
-        attempts = tuple(_attempts(command, znodes, hosts, view))
-        yield LiveStep(command, done[command.path], attempts, unmet, superseded)
+class _StepReader:
+    """Finds the steps of a service. `generations` are the published ones of all one-time commands."""
 
+    def __init__(
+        self,
+        znodes: Znodes,
+        graph: Graph,
+        wanted: int,
+        containers: Sequence[Container],
+        generations: Published,
+        view: View,
+    ) -> None:
+        self._znodes, self._graph, self._containers, self._view = znodes, graph, containers, view
+        self._generations = generations
+        self._hosts = [znodes._replace(host=host) for host in hosts_of(znodes, view)]
+        # The generations of the containers' images; None if there is no live container.
+        images = {container.generation for container in containers if container.is_live} or {None}
+        self._images = sorted(images, key=str)
+        self._oldest = min((each.definition for each in containers if each.definition), default=None)
+        is_ready = sum(container.ready for container in containers) >= wanted
+        self._done = {each.path: is_ready if each.is_daemon else self._is_done(each) for each in graph.steps}
 
-def _scopes(command: Command, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:
-    """Where a command has a state: once, or on each host."""
-    return [znodes._replace(host=host) for host in hosts] if command.run_once == LOCAL else [znodes]
+    def steps(self) -> Iterator[LiveStep]:
+        """What became of each, and what it waits for."""
+        for command in self._graph.steps:
+            superseded = (
+                command.run_once == GLOBAL
+                and self._oldest is not None
+                and states.superseded_by(command, self._znodes, self._view, self._oldest) is not None
+            )
+            unmet = (*self._unmet(command), *self._unmet_outside(command))
+            attempts = tuple(self._attempts(command))
+            yield LiveStep(command, self._done[command.path], attempts, unmet, superseded)
 
+    def _places(self, scope: str | None) -> Sequence[Znodes]:
+        """Where there are different answers: on each host, or once."""
+        return self._hosts if scope == LOCAL else [self._znodes]
 
-def _asking(dependency: Dependency | Members, znodes: Znodes, hosts: Sequence[str]) -> list[Znodes]:
-    """The hosts for which a dependency may have different answers; one without a name if there are none."""
-    if isinstance(dependency, Dependency) and dependency.scope == LOCAL:
-        return [znodes._replace(host=host) for host in hosts]
-    return [znodes]
+    def _is_done(self, command: Command) -> bool:
+        if command.run_once is None:
+            path = self._znodes.command(GLOBAL, command.path).state
+            return states.state_of(self._view, path)[0] == states.DONE
+        places = self._places(command.run_once)
+        return bool(places) and all(states.is_done(command, each, self._view) for each in places)
 
+    def _attempts(self, command: Command) -> Iterator[Attempt]:
+        for each in self._places(command.run_once):
+            at = each.command(command.run_once or GLOBAL, command.path)
+            state, since = states.state_of(self._view, at.state)
+            if state is not None and since is not None:
+                detail = states.decode_detail(self._view.znode(at.detail))
+                yield Attempt(each.host or GLOBAL, state, since, detail, len(self._view.held(at.lock)))
 
-def _images(containers: Sequence[Container]) -> Set[str | None]:
-    """The generations of the containers' images; None if there is no live container."""
-    return {container.generation for container in containers if container.is_live} or {None}
+    def _unmet(self, command: Command) -> Iterator[Unmet]:
+        """Each unsatisfied dependency once, for the first host and image for which it is not satisfied."""
+        for each in command.inside:
+            if isinstance(each, Dependency) and each.path in self._done and each.count is None:
+                # A step of the same definition: its own container is the one that counts.
+                if not self._done[each.path]:
+                    yield Unmet(each, "not done")
+                continue
+            places = self._places(each.scope if isinstance(each, Dependency) else None)
+            for place, image in product(places, self._images):
+                if found := states.unmet(each, self._view, place, image, self._published):
+                    yield found
+                    break
 
+    def _published(self, dependency: Dependency) -> str | None:
+        return self._generations.get((dependency.path, dependency.scope))
 
-def _is_done(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> bool:
-    if command.run_once is None:
-        return states.state_of(view, znodes.command(GLOBAL, command.path).state)[0] == states.DONE
-    scopes = _scopes(command, znodes, hosts)
-    return bool(scopes) and all(states.is_done(command, own, view) for own in scopes)
-
-
-def _attempts(command: Command, znodes: Znodes, hosts: Sequence[str], view: View) -> Iterator[Attempt]:
-    for own in _scopes(command, znodes, hosts):
-        at = own.command(command.run_once or GLOBAL, command.path)
-        state, since = states.state_of(view, at.state)
-        if state is not None and since is not None:
-            detail = states.decode_detail(view.znode(at.detail))
-            yield Attempt(own.host or GLOBAL, state, since, detail, len(view.held(at.lock)))
-
-
-def _unmet(
-    command: Command,
-    done: Mapping[str, bool],
-    znodes: Znodes,
-    containers: Sequence[Container],
-    view: View,
-    generations: Published,
-) -> Iterator[Unmet]:
-    """Each unsatisfied dependency once, for the first host and image for which it is not satisfied."""
-    hosts, images = hosts_of(znodes, view), sorted(_images(containers), key=str)
-
-    def published(dependency: Dependency) -> str | None:
-        return generations.get((dependency.path, dependency.scope))
-
-    for dependency in command.inside:
-        if isinstance(dependency, Dependency) and dependency.path in done and dependency.count is None:
-            # A step of the same definition: its own container is the one that counts.
-            if not done[dependency.path]:
-                yield Unmet(dependency, "not done")
-            continue
-        for own, image in product(_asking(dependency, znodes, hosts), images):
-            if found := states.unmet(dependency, view, own, image, published):
-                yield found
-                break
-
-
-def _unmet_outside(command: Command, containers: Sequence[Container]) -> Iterator[Unmet]:
-    """The external services that do not answer the containers that wait for them: only these can ask."""
-    for external in command.outside:
-        answers = {
-            container.host: container.outside[external.what]
-            for container in containers
-            if container.is_live and container.outside.get(external.what)
-        }
-        if answers:
-            host, why = min(answers.items())
-            more = f" and {len(answers) - 1} more" if len(answers) > 1 else ""
-            yield Unmet(external, f"{why} (asked from {host}{more})")
+    def _unmet_outside(self, command: Command) -> Iterator[Unmet]:
+        """The external services that do not answer the containers that wait for them: only these can ask."""
+        for external in command.outside:
+            answers = {
+                each.host: each.outside[external.what]
+                for each in self._containers
+                if each.is_live and each.outside.get(external.what)
+            }
+            if answers:
+                host, why = min(answers.items())
+                more = f" and {len(answers) - 1} more" if len(answers) > 1 else ""
+                yield Unmet(external, f"{why} (asked from {host}{more})")

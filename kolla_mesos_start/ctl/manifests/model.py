@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.ctl.directory import instances
+from kolla_mesos_start.ctl.directory import launch
 from kolla_mesos_start.ctl.directory.container_settings import (
     EACH,
     HOST,
@@ -305,7 +305,7 @@ class _WorkloadReader:
         ports = self.ports()
         # Each once.
         mounted = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
-        replicas = instances.wanted(document.root, lambda text: rendered(text, *self.known))
+        replicas = launch.wanted_instances(document.root, lambda text: rendered(text, *self.known))
         found = Workload(
             service=self.service.name,
             name=name,

@@ -37,23 +37,13 @@ class HistoryReader(DeploymentReader):
 
     def report(self, view: View, now: float) -> StartReport:
         """What happened. What has not ended has lasted until `now`."""
-        return _StartReader(self.graphs(view), self.znodes.deployment_id, view, now).report()
-
-    def graphs(self, view: View) -> list[tuple[Znodes, Graph]]:
-        """The services whose definition is valid."""
         found = [(znodes, self.definitions.find(znodes, view).graph) for znodes in self.services(view)]
-        return [(znodes, graph) for znodes, graph in found if graph]
-
-
-def _details(command: Command, znodes: Znodes, hosts: Sequence[str]) -> list[str]:
-    """The znodes with the last attempts of a command: one, or one for each host."""
-    if command.run_once == GLOBAL:
-        return [znodes.command(GLOBAL, command.path).detail]
-    return [znodes._replace(host=host).command(LOCAL, command.path).detail for host in hosts]
+        graphs = [(znodes, graph) for znodes, graph in found if graph]
+        return _StartReader(graphs, self.znodes.deployment_id, view, now).report()
 
 
 class _StartReader:
-    """Finds the events of a start in one view."""
+    """Finds the steps of a start in one view, of the services whose definition is valid."""
 
     def __init__(self, graphs: Sequence[tuple[Znodes, Graph]], id: str, view: View, now: float) -> None:
         self._graphs, self._id, self._view, self._now = graphs, id, view, now
@@ -64,7 +54,14 @@ class _StartReader:
 
     def report(self) -> StartReport:
         """All steps in their order."""
-        presences, appeared = list(self._presences()), dict(self._appeared())
+        appeared: dict[str, float] = {}  # when each container appeared first
+        presences = []
+        for znodes, _ in self._graphs:
+            for each in containers.presences(znodes, self._view):
+                # A member takes no time to appear, and depends on nothing.
+                step = TimelineStep(f"{znodes.role}/{containers.PARTY}", each.host, (), each.at, each.at)
+                presences += [step] if each.is_member else []
+                appeared[step.container] = min(appeared.get(step.container, each.at), each.at)
         again = dict(self._started_again(appeared))
         first = min(appeared.values(), default=self._now)
         commands = [
@@ -77,15 +74,6 @@ class _StartReader:
         steps += [step for step in presences if step.name in needed]
         steps.sort(key=lambda each: (each.started, each.finished))
         return StartReport(self._id, began, appeared, tuple(steps))
-
-    def _appeared(self) -> Iterator[tuple[str, float]]:
-        """When each container appeared first (seconds since the epoch)."""
-        found: dict[str, float] = {}
-        for znodes, _ in self._graphs:
-            for each in containers.presences(znodes, self._view):
-                name = f"{znodes.role}@{each.host}"
-                found[name] = min(found.get(name, each.at), each.at)
-        yield from found.items()
 
     def _started_again(self, appeared: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         """The containers that have run before, and since when they exist this time.
@@ -103,20 +91,15 @@ class _StartReader:
                 if created and since is not None and since > created.ctime / 1000 + BEGINNING:
                     yield name, since
 
-    def _presences(self) -> Iterator[TimelineStep]:
-        """The members of each service. A member takes no time to appear, and depends on nothing."""
-        for znodes, _ in self._graphs:
-            for each in containers.presences(znodes, self._view):
-                if each.is_member:
-                    yield TimelineStep(f"{znodes.role}/{containers.PARTY}", each.host, (), each.at, each.at)
-
     def _commands(
         self, znodes: Znodes, graph: Graph, started_again: Mapping[str, float], first: float
     ) -> Iterator[TimelineStep]:
         """The attempts; `first` is when the first container appeared."""
+        hosts = [znodes._replace(host=host) for host in hosts_of(znodes, self._view)]
         for command in graph.commands:
-            for path in _details(command, znodes, hosts_of(znodes, self._view)):
-                znode = self._view.znode(path)
+            scope, places = (GLOBAL, [znodes]) if command.run_once == GLOBAL else (LOCAL, hosts)
+            for place in places:
+                znode = self._view.znode(place.command(scope, command.path).detail)
                 detail = states.decode_detail(znode)
                 if znode is None or detail.started is None:
                     continue

@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from kolla_mesos_start.ctl.directory import container_variables, instances
+from kolla_mesos_start.ctl.directory import launch, source
 from kolla_mesos_start.ctl.directory.directory import Contents, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import refuse
-from kolla_mesos_start.ctl.directory.instances import with_instances
-from kolla_mesos_start.ctl.directory.launch import LaunchFile, bad_host, hosts_from
+from kolla_mesos_start.ctl.directory.launch import LaunchFile, bad_host, hosts_from, with_instances
 from kolla_mesos_start.ctl.live.mirror import Mirror
 from kolla_mesos_start.ctl.live.model import LiveDeployment
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
@@ -29,7 +28,7 @@ from kolla_mesos_start.ctl.up.containers import LocalContainer, end_all, process
 from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rendered
 from kolla_mesos_start.ctl.zk import publication, published
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.publisher import Counts, Publisher
+from kolla_mesos_start.ctl.zk.publication import Counts, Publisher
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.definition.strings import Text
@@ -53,7 +52,7 @@ class LocalDeployment:
         self.directory, self.prefix, self.id = directory, prefix, id
         self.environ = {**LOOPBACK, **environ, "KOLLA_SYSTEM_PREFIX": prefix}
         self.containers: list[LocalContainer] = []
-        self.given = container_variables.variables(self.environ)
+        self.given = source.container_variables(self.environ)
         self.started_at = 0.0  # seconds since the epoch
         self._own_values: dict[LocalContainer, Mapping[str, object]] = {}
         self._graphs: dict[LocalContainer, Graph] = {}
@@ -90,33 +89,27 @@ class LocalDeployment:
         """The variables that single containers get."""
         return sorted({name for values in self._own_values.values() for name in values})
 
-    def with_values(self, contents: Deployment) -> Deployment:
-        """The directory's contents with the values of each container."""
-        services = []
-        for service in contents.services:
-            hosts = dict(service.variables.hosts)
-            for container, own in self._own_values.items():
-                if container.service == service.name:
-                    hosts[container.host] = {**hosts.get(container.host, {}), **texts(own)}
-            services.append(service._replace(variables=service.variables._replace(hosts=hosts)))
-        return contents._replace(services=services)
+    def with_values(self, contents: Deployment, *, only_here: bool = False) -> Deployment:
+        """The directory's contents with the values of each container.
 
-    def only_here(self, contents: Deployment) -> Deployment:
-        """The contents without the values of hosts that are elsewhere, whatever launch.yml says.
-
-        The number of wanted instances is that of the containers here.
+        `only_here`: without the values of hosts that are elsewhere, whatever launch.yml says. The number of
+        wanted instances is then that of the containers here.
         """
         services = []
         for service in contents.services:
-            here = [each.host for each in self.containers if each.service == service.name]
-            hosts = {host: each for host, each in service.variables.hosts.items() if host in here}
-            services.append(
-                service._replace(
-                    definition=with_instances(service.definition, len(here)),
-                    variables=service.variables._replace(hosts=hosts),
-                )
-            )
-        return contents._replace(services=services, launch=LaunchFile())
+            here = [each for each in self.containers if each.service == service.name]
+            own = {each.host: texts(self._own_values[each]) for each in here}
+            given = service.variables.hosts
+            hosts = {
+                host: {**given.get(host, {}), **own.get(host, {})}
+                for host in (own if only_here else {**given, **own})
+            }
+            service = service._replace(variables=service.variables._replace(hosts=hosts))
+            if only_here:
+                service = service._replace(definition=with_instances(service.definition, len(here)))
+            services.append(service)
+        found = contents._replace(services=services)
+        return found._replace(launch=LaunchFile()) if only_here else found
 
     def read_definitions(self, contents: Deployment) -> None:
         """Read the graph of each container, as its agent will read it.
@@ -332,7 +325,9 @@ def _wanted(deployment: Deployment, service: Service, variables: Mapping[str, st
     values = {**deployment.variables, **service.variables.own}
     texts = {**{name: data.decode(errors="replace") for name, data in values.items()}, **variables}
     znodes = Znodes("", "", service.name, "")
-    found = instances.wanted(json.loads(service.definition), lambda text: rendered(text, znodes, texts))
+    found = launch.wanted_instances(
+        json.loads(service.definition), lambda text: rendered(text, znodes, texts)
+    )
     return 1 if found is None else found
 
 

@@ -28,9 +28,9 @@ from typing import IO, Callable, TypeVar
 from rich.console import Console
 
 from kolla_mesos_start import settings
-from kolla_mesos_start.ctl.directory import container_variables
 from kolla_mesos_start.ctl.directory.directory import Deployment
 from kolla_mesos_start.ctl.directory.findings import counted, refuse
+from kolla_mesos_start.ctl.directory.source import container_environ
 from kolla_mesos_start.ctl.invocation import Invocation, connection_options
 from kolla_mesos_start.ctl.live import explanation
 from kolla_mesos_start.ctl.live.mirror import Mirror
@@ -44,8 +44,8 @@ from kolla_mesos_start.ctl.up.progress import LogStream, ProgressRow, ProgressVi
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.ctl.zk.publication import check_chroot
 from kolla_mesos_start.ctl.zk.published import OF_UP
-from kolla_mesos_start.ctl.zk.publisher import check_chroot
 from kolla_mesos_start.ctl.zk.services import used_variables
 from kolla_mesos_start.errors import AgentError, BadUsage, DependenciesNotSatisfied, Stopped
 from kolla_mesos_start.loop import Loop, now
@@ -158,7 +158,7 @@ class Up:
         environ = {
             **{"HOME": str(self.directory), "LANG": "C.UTF-8", "PATH": os.environ["PATH"]},
             **zookeeper,
-            **container_variables.environ(self.environ),
+            **container_environ(self.environ),
         }
         if contents.launch.tag:
             environ["KOLLA_GENERATION"] = contents.launch.tag
@@ -177,7 +177,7 @@ class Up:
 
     def _write_environment(self, made: LocalDeployment, zookeeper: Mapping[str, str]) -> None:
         """Write a file for other shells, with which the tool and the agent find this deployment."""
-        names = {**zookeeper, **container_variables.environ(self.environ)}
+        names = {**zookeeper, **container_environ(self.environ)}
         names.update(KOLLA_SYSTEM_PREFIX=made.prefix, KOLLA_DEPLOYMENT=self.name)
         lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
         programs = dict.fromkeys(str(Path(word).parent) for word in AGENT)
@@ -190,7 +190,7 @@ class Up:
 
     def _prepared(self, contents: Deployment) -> Deployment:
         """What is published. Refuses the errors that `validate` finds: containers would wait in vain."""
-        prepared = self.deployment.only_here(self.deployment.with_values(contents))
+        prepared = self.deployment.with_values(contents, only_here=True)
         refuse(validate(prepared, deployment_id=self.name, given=self.deployment.given))
         self.deployment.read_definitions(prepared)
         return prepared

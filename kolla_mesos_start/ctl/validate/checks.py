@@ -6,8 +6,9 @@ Pure: each takes the services as their agents will read them, and yields issues.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from graphlib import CycleError, TopologicalSorter
+from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -69,32 +70,39 @@ class ServiceReading(NamedTuple):
         return self.name.rsplit("/", 1)[-1]
 
     @property
+    def known(self) -> Sequence[Command]:
+        """Its commands and its daemon, as far as they could be read."""
+        return self.graph.steps if self.graph else ()
+
+    @property
+    def daemon(self) -> Command | None:
+        return self.graph.daemon if self.graph else None
+
+    @property
     def has_daemon(self) -> bool:
         return self.commands is None or DAEMON in self.commands
 
 
 class ServiceNeed(NamedTuple):
-    """One dependency of one command."""
+    """One dependency of one command inside the deployment; `owner` is the service that has to provide it."""
 
     service: ServiceReading
     command: Command
     dependency: Dependency | Members
     label: str
+    owner: ServiceReading | None
 
 
-def by_role(readings: Iterable[ServiceReading]) -> dict[str, ServiceReading]:
-    """The service of each role."""
-    return {each.role: each for each in readings}
-
-
-def needs(readings: Iterable[ServiceReading]) -> Iterator[ServiceNeed]:
+def needs(readings: Sequence[ServiceReading]) -> Iterator[ServiceNeed]:
     """Every dependency of every command."""
+    roles, names = {each.role: each for each in readings}, {each.name: each for each in readings}
     for each in readings:
-        for command in each.graph.steps if each.graph else ():
-            for index, dependency in enumerate(command.dependencies):
-                if isinstance(dependency, External):
+        for command in each.known:
+            for index, one in enumerate(command.dependencies):
+                if isinstance(one, External):
                     continue  # A directory does not show whether it will answer.
-                yield ServiceNeed(each, command, dependency, f"{command.label}.dependencies[{index}]")
+                owner = names.get(one.service) if isinstance(one, Members) else roles.get(one.role)
+                yield ServiceNeed(each, command, one, f"{command.label}.dependencies[{index}]", owner)
 
 
 def check(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
@@ -116,37 +124,25 @@ def same_role(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
 
 
 def unknown_dependencies(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    roles = by_role(readings)
-    by_name = {each.name: each for each in readings}
-    for service, _, dependency, label in needs(readings):
-        if isinstance(dependency, Members):
-            what, known, kind = dependency.service, by_name, "this name"
-        else:
-            what, known, kind = dependency.role, roles, f"the role {dependency.role!r}"
-        owner = known.get(what)
+    for service, _, one, label, owner in needs(readings):
+        is_members = isinstance(one, Members)
         if owner is None:
-            reason = f"no service has {kind}{nearest(what, known)}"
+            name = one.service if isinstance(one, Members) else one.role
+            known = [each.name if is_members else each.role for each in readings]
+            kind = "this name" if is_members else f"the role {name!r}"
+            reason = f"no service has {kind}{nearest(name, known)}"
+        elif owner is service or owner.commands is None:
+            continue  # The agent's parser knows the commands of the same service.
+        elif isinstance(one, Members):
+            reason = "" if owner.has_daemon else f"{owner.name} has no daemon, and a task has no members"
+        elif one.name in owner.commands:
+            continue
         else:
-            reason = _why_not_provided(service, dependency, owner)
+            which = "daemon" if one.is_daemon else f"command {one.name!r}{nearest(one.name, owner.commands)}"
+            reason = f"{owner.name} has no {which}"
         if reason:
-            path = what if isinstance(dependency, Members) else dependency.path
+            path = one.service if isinstance(one, Members) else one.path
             yield ServiceIssue(ERROR, service.name, label, f"{path}: {reason}")
-
-
-def _why_not_provided(
-    service: ServiceReading, dependency: Dependency | Members, owner: ServiceReading
-) -> str:
-    """Why a service does not provide a dependency; empty if it does."""
-    # The agent's parser knows the commands of the same service.
-    if owner is service or owner.commands is None:
-        return ""
-    if isinstance(dependency, Members):
-        return "" if owner.has_daemon else f"{owner.name} has no daemon, and a task has no members"
-    if dependency.name in owner.commands:
-        return ""
-    if dependency.is_daemon:
-        return f"{owner.name} has no daemon"
-    return f"{owner.name} has no command {dependency.name!r}{nearest(dependency.name, owner.commands)}"
 
 
 def cycles(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
@@ -154,10 +150,10 @@ def cycles(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     labels: dict[tuple[str, str], tuple[str, str]] = {}
     edges: dict[str, list[str]] = {}
     for each in readings:
-        for command in each.graph.steps if each.graph else ():
-            before = each.graph.commands if each.graph and command.is_daemon else ()
-            edges[command.path] = [own.path for own in before]
-    for service, command, dependency, label in needs(readings):
+        for command in each.known:
+            before = [own.path for own in each.known if not own.is_daemon]
+            edges[command.path] = before if command.is_daemon else []
+    for service, command, dependency, label, _ in needs(readings):
         if isinstance(dependency, Dependency) and dependency.path in edges:
             edges[command.path].append(dependency.path)
             labels[command.path, dependency.path] = service.name, label
@@ -182,12 +178,7 @@ def _cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
 
 
 def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    roles = by_role(readings)
-    by_name = {each.name: each for each in readings}
-    for service, _, dependency, label in needs(readings):
-        is_members = isinstance(dependency, Members)
-        name = dependency.service if isinstance(dependency, Members) else dependency.role
-        owner = (by_name if is_members else roles).get(name)
+    for service, _, dependency, label, owner in needs(readings):
         if owner is None or owner.wanted is None or not owner.has_daemon:
             continue
         count = dependency.count or (0 if owner is service else 1)
@@ -201,9 +192,7 @@ def more_than_wanted(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssu
 
 def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Dependencies of scope local on a service that never runs on the same host."""
-    roles = by_role(readings)
-    for service, _, dependency, label in needs(readings):
-        owner = roles.get(dependency.role) if isinstance(dependency, Dependency) else None
+    for service, _, dependency, label, owner in needs(readings):
         if owner is None or not owner.hosts or not isinstance(dependency, Dependency):
             continue
         alone = sorted(set(service.hosts) - set(owner.hosts))
@@ -220,11 +209,11 @@ def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Serv
 
 def daemons_without_check(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     waiting: dict[str, str] = {}
-    for service, command, dependency, _ in needs(readings):
+    for service, command, dependency, _, _ in needs(readings):
         if isinstance(dependency, Dependency) and dependency.is_daemon and dependency.role != service.role:
             waiting.setdefault(dependency.role, command.path)
     for each in readings:
-        daemon = each.graph and each.graph.daemon
+        daemon = each.daemon
         if not (daemon and daemon.ready) or each.role not in waiting or "ready" in each.service_keys:
             continue
         if daemon.ready.kind == "default":
@@ -246,7 +235,7 @@ def keys_beside_the_daemon(readings: Sequence[ServiceReading]) -> Iterator[Servi
 
 def mixed_generations(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     for each in readings:
-        once = [command for command in each.graph.commands if command.run_once] if each.graph else []
+        once = [command for command in each.known if command.run_once]
         with_one = [command.name for command in once if command.generation]
         for command in once if with_one else ():
             if not command.generation:
@@ -256,29 +245,25 @@ def mixed_generations(readings: Sequence[ServiceReading]) -> Iterator[ServiceIss
 
 def generations_that_cannot_be(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Dependencies on a generation that no container will have."""
-    roles = by_role(readings)
-    for service, _, dependency, label in needs(readings):
-        if not isinstance(dependency, Dependency) or dependency.generation in (None, ANY):
-            continue
-        owner = roles.get(dependency.role)
-        if owner is None or owner.graph is None:
+    for service, _, dependency, label, owner in needs(readings):
+        if not isinstance(dependency, Dependency) or dependency.generation in (None, ANY) or owner is None:
             continue
         if dependency.is_daemon:
-            wrong = _no_such_image(dependency.generation or "", owner)
+            wrong = _no_such_image(dependency, owner)
         else:
-            target = next((each for each in owner.graph.commands if each.path == dependency.path), None)
-            wrong = _no_such_mark(dependency, target) if target else ""
+            targets = [each for each in owner.known if each.path == dependency.path]
+            wrong = _no_such_mark(dependency, targets[0]) if targets else ""
         if wrong:
             yield ServiceIssue(ERROR, service.name, label, f"{dependency.path}: {wrong}")
 
 
-def _no_such_image(generation: str, owner: ServiceReading) -> str:
+def _no_such_image(dependency: Dependency, owner: ServiceReading) -> str:
     """Why there will be no instance of this generation: its one-time commands have another one."""
-    assert owner.graph is not None
-    known = {command.generation for command in owner.graph.commands if command.generation}
-    if not known or generation in known or IMAGE in known:
+    known = {command.generation for command in owner.known if command.generation}
+    if not known or known & {dependency.generation, IMAGE}:
         return ""
-    return f"generation {generation!r}, but {owner.name} is for {', '.join(sorted(map(repr, known)))}"
+    names = ", ".join(sorted(map(repr, known)))
+    return f"generation {dependency.generation!r}, but {owner.name} is for {names}"
 
 
 def _no_such_mark(dependency: Dependency, target: Command) -> str:
@@ -295,45 +280,29 @@ def _no_such_mark(dependency: Dependency, target: Command) -> str:
 def unlisted_generations(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Daemons that no container can start which has run the one-time commands beside them."""
     for each in readings:
-        daemon = each.graph and each.graph.daemon
-        if not (each.graph and daemon and daemon.generations):
-            continue
-        for command in each.graph.commands:
-            if command.generation not in (None, IMAGE, *daemon.generations):
+        listed = (each.daemon and each.daemon.generations) or ()
+        for command in each.known if listed else ():
+            if command.generation not in (None, IMAGE, *listed):
                 message = f"lacks {command.generation}, the generation of {command.path}"
-                yield ServiceIssue(ERROR, each.name, f"{daemon.label}.generations", message)
+                yield ServiceIssue(ERROR, each.name, f"service.{DAEMON}.generations", message)
 
 
 def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    for each in readings:
-        for steps in each.steps.values():
-            yield from _files_in_the_way(each.name, steps)
-
-
-def _files_in_the_way(service: str, steps: Sequence[Step]) -> Iterator[ServiceIssue]:
     """Different files with the same `dest`, and a `dest` below another one."""
-    places: dict[str, tuple[Command, File]] = {}
-    for step in steps:
-        for file in step.command.files:
-            command, other = places.setdefault(normpath(file.dest), (step.command, file))
-            if other != file:
-                message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
-                yield ServiceIssue(ERROR, service, _dest(step.command, file), message)
-    for dest, (command, file) in places.items():
-        above = next((path for path in _above(dest) if path in places), None)
-        if above is not None:
-            other = places[above][1]
-            message = f"{dest} is below {above}, where the file {other.name!r} is written"
-            yield ServiceIssue(ERROR, service, _dest(command, file), message)
-
-
-def _dest(command: Command, file: File) -> str:
-    return f"{sublabel(f'{command.label}.files', file.name)}.dest"
-
-
-def _above(path: str) -> Iterator[str]:
-    while (path := path.rpartition("/")[0]) != "":
-        yield path
+    for service, steps in ((each.name, steps) for each in readings for steps in each.steps.values()):
+        places: dict[str, tuple[str, Command, File]] = {}
+        for step in steps:
+            for file in step.command.files:
+                label = f"{sublabel(f'{step.command.label}.files', file.name)}.dest"
+                _, command, other = places.setdefault(normpath(file.dest), (label, step.command, file))
+                if other != file:
+                    message = f"{file.dest} is the dest of {other.name!r} of {command.name} too"
+                    yield ServiceIssue(ERROR, service, label, message)
+        for dest, (label, _, _) in places.items():
+            above = next((str(path) for path in PurePosixPath(dest).parents if str(path) in places), None)
+            if above is not None:
+                message = f"{dest} is below {above}, where the file {places[above][2].name!r} is written"
+                yield ServiceIssue(ERROR, service, label, message)
 
 
 def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
@@ -382,11 +351,10 @@ def _port(ready: Ready) -> int | None:
 def elections(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Elections that are never decided, or whose position command does harm."""
     for each in readings:
-        daemon = each.graph.daemon if each.graph else None
-        election = daemon.election if daemon else None
-        if not (each.graph and daemon and election):
+        daemon = each.daemon
+        if daemon is None or daemon.election is None:
             continue
-        label = f"{daemon.label}.election"
+        election, label = daemon.election, f"{daemon.label}.election"
         if each.wanted is not None and each.wanted != election.members:
             message = (
                 f"{election.members}, but the service has {counted(each.wanted, 'instance')}: an election"
@@ -399,9 +367,8 @@ def elections(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
                 " for any daemon that runs"
             )
             yield ServiceIssue(WARNING, each.name, f"{daemon.label}.ready", message)
-        command = next((one for one in each.graph.commands if one.path == election.position), None)
-        if command:
-            for message in _bad_position(command, daemon):
+        for command in each.known:
+            for message in _bad_position(command, daemon) if command.path == election.position else ():
                 yield ServiceIssue(WARNING, each.name, f"{label}.position", message)
 
 

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start import errors
-from kolla_mesos_start.ctl.directory import acl, directory, instances, launch, secret_values, templates
+from kolla_mesos_start.ctl.directory import acl, directory, launch, secret_values, templates
 from kolla_mesos_start.ctl.directory.container_settings import is_port
-from kolla_mesos_start.ctl.directory.container_variables import HINT, NAME
-from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Contents, Deployment, Service
+from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import (
     ERROR,
     WARNING,
@@ -29,6 +28,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     in_order,
     located,
 )
+from kolla_mesos_start.ctl.directory.source import HINT, VARIABLES_DIR
 from kolla_mesos_start.ctl.directory.templates import BadTemplate, Template, no_comments
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.ctl.validate import checks
@@ -164,22 +164,38 @@ def validate(
     """
     sources = deployment.sources
     issues = [*_wrong_values(deployment, given)]
-    readings = []
-    known = Templates()
-    for service in deployment.services:
-        znodes = Znodes("", deployment_id, service.name, "")
-        reader = _ServiceReader(known, deployment, service, znodes, missing_is_empty, given)
-        readings.append(reader.read())
-        issues += reader.issues
+    read_template = cache(templates.read)  # Many services share a file.
+    known = _Known(deployment, deployment_id, given, missing_is_empty, read_template, issues)
+    readings = [_reading(known, service) for service in deployment.services]
     issues += _wrong_between(readings, sources)
     issues += [*_wrong_in_acl(deployment), *_unknown_hosts(deployment)]
-    launch_issues = [*_wrong_in_launch(deployment, deployment_id, readings, given)]
+    launch_issues = [*_wrong_in_launch(known, readings)]
     wrong = [
         *_bad_given(given),
         *located(issues, sources),
         *deployment.launch.located(launch_issues),
     ]
     return in_order(wrong)
+
+
+class _Known(NamedTuple):
+    """The arguments of `validate`; `template` reads a template, and `issues` are added to."""
+
+    deployment: Deployment
+    deployment_id: str
+    given: Mapping[str, str]
+    missing_is_empty: bool
+    template: Callable[[str], Template]
+    issues: list[Issue]
+
+    def znodes(self, service: Service, host: str = "") -> Znodes:
+        return Znodes("", self.deployment_id, service.name, host)
+
+    def variables(self, service: Service, host: str = "") -> dict[str, str]:
+        """The values for a service, on a host or without one."""
+        own = service.variables
+        values = {**self.deployment.variables, **own.own, **own.hosts.get(host, {})}
+        return {**{name: data.decode(errors="replace") for name, data in values.items()}, **self.given}
 
 
 def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[Issue]:
@@ -195,7 +211,8 @@ def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[
         elif VARIABLES in above[-2:]:
             why = checks.bad_value(name, data.decode(errors="replace"))
             if name in given:
-                why = f"{name} is in {NAME} too, which has precedence; this value would be in ZooKeeper"
+                why = f"{name} is in {VARIABLES_DIR} too, which has precedence;"
+                why += " this value would be in ZooKeeper"
             if why:
                 yield Issue(WARNING, node, why)
 
@@ -204,7 +221,7 @@ def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:
     for name, value in given.items():
         why = checks.bad_value(name, value)
         if why:
-            yield Finding(WARNING, f"{NAME}/{name}", None, why)
+            yield Finding(WARNING, f"{VARIABLES_DIR}/{name}", None, why)
 
 
 def _wrong_between(readings: Sequence[ServiceReading], sources: Sources) -> Iterator[Issue]:
@@ -237,26 +254,19 @@ def _unknown_hosts(deployment: Deployment) -> Iterator[Issue]:
                 yield Issue(WARNING, node, what)
 
 
-def _wrong_in_launch(
-    deployment: Deployment, deployment_id: str, readings: Sequence[ServiceReading], given: Mapping[str, str]
-) -> Iterator[Issue]:
+def _wrong_in_launch(known: _Known, readings: Sequence[ServiceReading]) -> Iterator[Issue]:
     """Mistakes in launch.yml: too few hosts, other generations, and ports, as far as their templates can be
     rendered."""
-    deployed = deployment.launch
+    deployed = known.deployment.launch
     for each in readings:
-        if each.name in deployment.sources:
+        if each.name in known.deployment.sources:
             yield from deployed.too_few(each.name, each.wanted or 0)
             if each.graph:
                 yield from _other_generations(deployed, each.graph)
     ports: dict[str, list[int]] = {}
-    for service in deployment.services:
-        texts = deployed.of(service.name).ports
-        if not texts:
-            continue
-        variables = {**_texts({**deployment.variables, **service.variables.own}), **given}
-        known = Znodes("", deployment_id, service.name, ""), variables
-        for text in texts:
-            port = _if_known(Text(text, text), *known)
+    for service in known.deployment.services:
+        for text in deployed.of(service.name).ports or ():
+            port = _if_known(Text(text, text), known.znodes(service), known.variables(service))
             if port is None:
                 continue
             if is_port(port):
@@ -290,69 +300,27 @@ def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str |
     return None
 
 
-class Templates(dict[str, Template]):
-    """Templates by their text. Each is read once, because many services share a file."""
-
-    def __missing__(self, source: str) -> Template:
-        self[source] = template = templates.read(source)
-        return template
-
-
-class _ServiceReader:
-    """Reads one service as its agents will, on every host that has values of its own."""
-
-    def __init__(
-        self,
-        templates: Templates,
-        deployment: Deployment,
-        service: Service,
-        znodes: Znodes,
-        missing_is_empty: bool,
-        given: Mapping[str, str],
-    ) -> None:
-        self.given = given
-        self.templates, self.deployment = templates, deployment
-        self.issues: list[Issue] = []
-        self.elected: Mapping[str, str] | None = None  # what the daemon's templates see of its election
-        self.is_unread = bool(deployment.unread & {"", service.name})
-        self.service, self.znodes, self.missing_is_empty = service, znodes, missing_is_empty
-        self.hosts = tuple(service.variables.hosts)
-
-    def read(self) -> ServiceReading:
-        service = self.service
-        document = self.document()
-        if document is None:
-            return ServiceReading(service.name, None, None, self.hosts, {}, None)
-        daemon = _service(document).get(DAEMON)
-        if isinstance(daemon, dict) and daemon.get(ELECTION):
-            self.elected = example()
-        graph, wanted, steps = None, None, {}
-        for host in self.hosts or ("",):
-            on_host = self.on_host(host)
-            graph, wanted = on_host.graph(document), on_host.wanted(document)
-            steps[host] = on_host.steps(graph)
-        commands = frozenset(_names(document))
-        keys = frozenset(_service(document))
-        return ServiceReading(service.name, commands, graph, self.hosts, steps, wanted, keys)
-
-    def document(self) -> Document | None:
-        """The JSON of the definition; None if it can't be read."""
-        if not self.service.definition:
-            return None  # Its file could not be read, which is reported elsewhere.
-        try:
-            return load(self.service.definition)
-        except BadDefinition as error:
-            self.issues += (from_definition(self.service.name, issue) for issue in error.issues)
-            return None
-
-    def on_host(self, host: str) -> _OnHost:
-        own = self.service.variables
-        published = _texts({**self.deployment.variables, **own.own, **own.hosts.get(host, {})})
-        return _OnHost(self, host, {**published, **self.given})
-
-
-def _texts(contents: Contents) -> dict[str, str]:
-    return {name: data.decode(errors="replace") for name, data in contents.items()}
+def _reading(known: _Known, service: Service) -> ServiceReading:
+    """Read one service as its agents will, on every host that has values of its own."""
+    hosts = tuple(service.variables.hosts)
+    document = None
+    try:
+        # If its file could not be read, that is reported elsewhere.
+        document = load(service.definition) if service.definition else None
+    except BadDefinition as error:
+        known.issues.extend(from_definition(service.name, issue) for issue in error.issues)
+    if document is None:
+        return ServiceReading(service.name, None, None, hosts, {}, None)
+    daemon = _service(document).get(DAEMON)
+    # What the daemon's templates see of its election.
+    elected = example() if isinstance(daemon, dict) and daemon.get(ELECTION) else None
+    graph, wanted, steps = None, None, {}
+    for host in hosts or ("",):
+        on_host = _OnHost(known, service, host, elected)
+        graph, wanted = on_host.graph(document), on_host.wanted(document)
+        steps[host] = on_host.steps(graph)
+    keys = frozenset(_service(document))
+    return ServiceReading(service.name, frozenset(_names(document)), graph, hosts, steps, wanted, keys)
 
 
 def _names(document: Document) -> Iterator[str]:
@@ -370,14 +338,14 @@ def _service(document: Document) -> Mapping[str, Any]:
 
 
 class _OnHost:
-    """A service with the values of one host, or without a host. Adds its mistakes to those of the reader."""
+    """A service with the values of one host, or without a host. Adds its mistakes to those that are known."""
 
-    def __init__(self, reader: _ServiceReader, host: str, variables: Mapping[str, str]) -> None:
-        self.reader, self.host, self.variables = reader, host, variables
-        self.issues, self.service = reader.issues, reader.service
-        context = _context(reader.znodes._replace(host=host), variables, _anybody, checks.IMAGE)
-        self.context = context._replace(election=reader.elected)
-        self.known = frozenset(variables) | BUILTIN
+    def __init__(self, known: _Known, service: Service, host: str, elected: Mapping[str, str] | None) -> None:
+        self.all, self.service, self.host, self.issues = known, service, host, known.issues
+        self.variables = known.variables(service, host)
+        context = _context(known.znodes(service, host), self.variables, _anybody, checks.IMAGE)
+        self.context = context._replace(election=elected)
+        self.known = frozenset(self.variables) | BUILTIN
         # Labels whose value is unknown: rendering failed, or needs values that only an agent knows.
         self.unsure: set[str] = set()
 
@@ -391,7 +359,7 @@ class _OnHost:
         """The rendered commands, as far as they can be rendered; also checks their files."""
         found = []
         # Published services are not checked, to save time.
-        if self.service.name not in self.reader.deployment.sources:
+        if self.service.name not in self.all.deployment.sources:
             return ()
         self.check_files(graph)
         # An empty command was reported when it was read.
@@ -404,10 +372,10 @@ class _OnHost:
 
     def wanted(self, document: Document) -> int | None:
         """The number of instances; None if only an agent can know it."""
-        found = instances.wanted(document.root, self.render)
-        if found is None and instances.LABEL not in self.unsure:
-            what = f"{instances.LABEL}: expected a whole number, at most 99999"
-            self.issues.append(Issue(ERROR, self.service.name, what, instances.LABEL))
+        found = launch.wanted_instances(document.root, self.render)
+        if found is None and launch.INSTANCES not in self.unsure:
+            what = f"{launch.INSTANCES}: expected a whole number, at most 99999"
+            self.issues.append(Issue(ERROR, self.service.name, what, launch.INSTANCES))
         return found
 
     def add_issues(self, issues: Sequence[errors.Issue]) -> None:
@@ -438,7 +406,7 @@ class _OnHost:
 
     def near(self, name: str) -> str:
         """Where the content of a file may be: in a file with a similar name, or in another service."""
-        services = self.reader.deployment.services
+        services = self.all.deployment.services
         others = [each.name for each in services if name in each.files]
         return nearest(name, self.service.files) or (
             f"; {others[0]} has one with this name" if others else ""
@@ -470,7 +438,7 @@ class _OnHost:
         if any(name in text.text for name in KNOWN_TO_AGENTS):
             self.unsure.add(text.label)
         try:
-            template = self.reader.templates[text.text]
+            template = self.all.template(text.text)
         except BadTemplate as error:
             self.unsure.add(text.label)
             self.issues.append(Issue(ERROR, node, f"{text.label}: {error.reason}", label, line=error.line))
@@ -506,10 +474,10 @@ class _OnHost:
         missing = first_lines((each.name, each.line) for each in renderer.missing if each.is_variable)
         if missing:
             self.unsure.add(text.label)
-        if self.reader.is_unread:
+        if self.all.deployment.unread & {"", self.service.name}:
             return rendered  # Missing variables may be in a file that could not be read.
         for name, line in missing.items():
-            severity = WARNING if self.reader.missing_is_empty else ERROR
+            severity = WARNING if self.all.missing_is_empty else ERROR
             what = self.missing(name)
             self.issues.append(Issue(severity, node, f"{text.label} {what}", label, line=line, about=what))
         for use in renderer.missing:
@@ -532,7 +500,7 @@ class _OnHost:
         near = _nearest_variable(name, self.known)
         where_to = "for example in variables.yml (in secrets.yml if it is a secret)"
         define = f"define it, {where_to}, or give --set {name}=VALUE"
-        hint = "" if self.reader.given else f"; {HINT}"
+        hint = "" if self.all.given else f"; {HINT}"
         return f"needs the variable {name!r}, which has no value{where}{near}: {define}{hint}"
 
     def check_truths(self, template: Template, node: str, label: str) -> None:
@@ -545,7 +513,7 @@ class _OnHost:
 
     def check_listed(self, template: Template, node: str, what: str, label: str) -> None:
         for name, is_role, line in template.listed:
-            services = self.reader.deployment.services
+            services = self.all.deployment.services
             names = {each.name.rpartition("/")[2] if is_role else each.name for each in services}
             if name not in names:
                 kind = "role" if is_role else "name"

@@ -57,11 +57,8 @@ def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]
 
 def made(client: OperatorClient, znodes: Znodes) -> frozenset[str]:
     """The paths of the znodes that `publish` creates because agents have no right to."""
-    return (
-        frozenset(f"{znodes.deployment}/{node}" for node in client.plan.made())
-        if client.plan
-        else frozenset()
-    )
+    nodes = client.plan.made() if client.plan else ()
+    return frozenset(f"{znodes.deployment}/{node}" for node in nodes)
 
 
 def make(client: OperatorClient, znodes: Znodes, plan: Plan, definitions: Mapping[str, bytes]) -> None:

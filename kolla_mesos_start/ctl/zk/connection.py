@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import select
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from kazoo.protocol.serialization import write_string
 
 from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
-from kolla_mesos_start.ctl.zk.interrupts import SIGINT, InterruptibleLoop
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import Settings
@@ -46,9 +48,10 @@ from kolla_mesos_start.zookeeper.wire import (
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 QUIET = 2.0  # seconds after which a connection that is not made yet is reported
-TRIES = 5  # of a write: each fails only if somebody creates or removes the znode between two requests
+TRIES = 50  # of a change: each fails only if somebody writes between two requests
 # How others changed a znode, so that a transaction was refused.
 MEANWHILE = {
     NoNodeError: "was removed",
@@ -58,6 +61,49 @@ MEANWHILE = {
 }
 RECURSIVE = 1  # the mode of a watch
 PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
+
+
+class Interrupts:
+    """A handler of SIGINT that raises KeyboardInterrupt anywhere but within the steps of a session.
+
+    A session that is interrupted while it reads or writes a frame loses bytes, and can't be closed any more.
+    """
+
+    def __init__(self) -> None:
+        self._deferred = self._pending = False
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        self._pending = True
+        self._check()
+
+    def call(self, function: Callable[[], T], *, deferred: bool) -> T:
+        """Call `function`, in which interrupts are `deferred` or not."""
+        before, self._deferred = self._deferred, deferred
+        try:
+            self._check()
+            return function()
+        finally:
+            self._deferred = before
+            self._check()
+
+    def _check(self) -> None:
+        if self._pending and not self._deferred:
+            self._pending = False
+            raise KeyboardInterrupt
+
+
+SIGINT = Interrupts()
+
+
+class InterruptibleLoop(Loop):
+    """A loop that SIGINT interrupts only while it waits for the next event."""
+
+    def wait(self, condition: Callable[[], T], deadline: float = math.inf) -> T:
+        wait = super().wait
+        return SIGINT.call(lambda: wait(condition, deadline), deferred=True)
+
+    def _await_events(self, poller: select.poll, milliseconds: int) -> list[tuple[int, int]]:
+        return SIGINT.call(lambda: poller.poll(milliseconds), deferred=False)
 
 
 class OperatorClient(Client):
@@ -130,6 +176,13 @@ class Changes:
 
     def set_data(self, path: str, data: bytes, version: int = -1) -> None:
         self.operations.append(SetData(path, data, version))
+
+    def write(self, path: str, data: bytes, found: Znode | None) -> None:
+        """Create the znode, or replace the data of the one that was `found`, if it is still that."""
+        if found is None:
+            self.create(path, data)
+        else:
+            self.set_data(path, data, found.stat.version)
 
     def delete(self, path: str, version: int = -1) -> None:
         self.operations.append(Delete(path, version))
@@ -338,23 +391,13 @@ def create(client: OperatorClient, path: str, data: bytes = b"") -> None:
         raise Unanswered(f"{path} can't be created: the connection to ZooKeeper was lost") from lost
 
 
-def create_each(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
-    """Create those that are absent, all together; their parents must exist."""
-    _results(client, {path: client.creation(path, data) for path, data in nodes.items()}, NodeExistsError)
-
-
-def create_parents(
-    client: OperatorClient, paths: Iterable[str], existing: Set[str] = frozenset()
-) -> list[str]:
-    """Create the absent ancestors of `paths`, and return them; `existing` are known to exist.
+def create_parents(client: OperatorClient, paths: Iterable[str]) -> list[str]:
+    """Create the absent ancestors of `paths`, and return them.
 
     Only absent ones are written: operators may only have the right to read the upper ones.
     """
-    found = read(client, set(parents(paths)) - existing)
-    absent = [path for path, data in found.items() if data is None]
-    for depth in sorted({path.count("/") for path in absent}):
-        create_each(client, {path: b"" for path in absent if path.count("/") == depth})
-    return absent
+    found = create_together(client, dict.fromkeys(sorted(set(parents(paths))), b""))
+    return [path for path, znode in found.items() if znode is None]
 
 
 def parents(paths: Iterable[str]) -> Iterator[str]:
@@ -410,6 +453,21 @@ def commit(changes: Changes, what: str) -> None:
         raise ChangedMeanwhile(f"{what}: {refused.path} {how} meanwhile; try again") from refused
 
 
+def apply(plan: Callable[[], Changes | None], what: str) -> None:
+    """Commit the changes that `plan` returns (None: nothing is left to do), and plan again if something has
+    changed meanwhile."""
+    for last in [False] * TRIES + [True]:
+        changes = plan()
+        if changes is None:
+            return
+        try:
+            commit(changes, what)
+            return
+        except (ChangedMeanwhile, Unanswered):
+            if last:
+                raise
+
+
 @contextmanager
 def unfinished(what: str) -> Iterator[None]:
     """Log `what` if the block is interrupted, for example by Ctrl-C; not for ChangedMeanwhile."""
@@ -422,23 +480,16 @@ def unfinished(what: str) -> Iterator[None]:
         raise
 
 
-def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
-    """Create the absent ones of `nodes` in their order (parents first), all or none.
+def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> Mapping[str, Znode | None]:
+    """Create the absent ones of `nodes` in their order (parents first), all or none; returns what was found.
 
     Raises ChangedMeanwhile if the parent of the first is missing.
     """
-    before: list[str] = []
-    while absent := [path for path, data in read(client, nodes).items() if data is None]:
-        transaction = Changes(client)
-        for path in absent:
-            transaction.create(path, nodes[path])
-        try:
-            commit(transaction, f"{absent[0]} can't be created")
-        except (ChangedMeanwhile, Unanswered):
-            # Others created some of them; or ours was applied, and only the reply was lost.
-            if absent == before:
-                raise
-        before = absent
+    try:
+        return client.ensure(nodes)
+    except Refused as refused:
+        what = f"{next(iter(nodes))} can't be created: {refused.path} {MEANWHILE[type(refused.cause)]}"
+        raise ChangedMeanwhile(f"{what} meanwhile; try again") from refused
 
 
 def remove_all(client: Client, paths: Sequence[str], versions: Mapping[str, int]) -> None:
@@ -473,3 +524,10 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
         if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
             return None
     return contender
+
+
+def holder(client: Client, lock: str) -> Znode | None:
+    """The first contender in the queue for a lock that a session owns."""
+    live = [each for each, session in owners(client, [lock]).items() if session]
+    first = min(live, key=lambda each: each[-10:], default="")
+    return client.read([first])[first] if first else None

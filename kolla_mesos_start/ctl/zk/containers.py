@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.ctl.directory.acl import BY_AGENTS
+from kolla_mesos_start.ctl.text import few
 from kolla_mesos_start.ctl.zk import elections
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.report import (
@@ -69,8 +69,8 @@ class Container(NamedTuple):
     definition, `read` the zxid up to which it has read; None: unknown. `follows`: its files are refreshed
     after a change. `code` is the topic of `reason`, see `report`. `outside`: why external services have not
     answered. `older` is filled in by `live.unread`. `is_settling`: it is ready, but has not written yet what
-    its daemon has read. `logs`: how to read its log, as it says itself. `created` and
-    `written`: when it has first and last written what it is doing."""
+    its daemon has read. `logs`: how to read its log, as it says itself. `written`: when it has last written
+    what it is doing."""
 
     id: str
     host: str
@@ -136,11 +136,6 @@ def places(znodes: Znodes) -> Sequence[str]:
 def daemon(znodes: Znodes, scope: str = GLOBAL) -> CommandZnodes:
     """The znodes of a service's daemon."""
     return znodes.command(scope, f"{znodes.role}/{DAEMON}")
-
-
-def held(state: State) -> list[str]:
-    """The existing znodes below a command's state that have a child for each container that holds them."""
-    return [f"{state.at.state}/{name}" for name in HELD if name in state.below]
 
 
 def exists_while_container_does(znodes: Znodes, path: str) -> bool:
@@ -322,6 +317,4 @@ def hosts(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> di
 def on_hosts(hosts: Sequence[str]) -> str:
     """The number of containers and their hosts, for a message."""
     count = "1 container" if len(hosts) == 1 else f"{len(hosts)} containers"
-    names = sorted(set(hosts))
-    more = f" and {len(names) - SHOWN_HOSTS} more" if len(names) > SHOWN_HOSTS else ""
-    return f"{count} on {', '.join(names[:SHOWN_HOSTS])}{more}"
+    return f"{count} on {few(sorted(set(hosts)), SHOWN_HOSTS)}"

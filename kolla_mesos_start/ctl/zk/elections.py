@@ -12,8 +12,7 @@ Each change is one transaction, which checks and sets `turn`, as the transitions
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Callable
 
 from kolla_mesos_start.ctl.zk import connection
@@ -23,14 +22,11 @@ from kolla_mesos_start.ctl.zk.connection import (
     OperatorClient,
     Unanswered,
 )
-from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.strings import ELECTION, GLOBAL
 from kolla_mesos_start.election.records import Decision, Override, decode, encode
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
-from kolla_mesos_start.zookeeper.view import Znode
 
 EPHEMERAL = ("candidates", "running")  # the parents of what containers create
-PATIENCE = 30.0  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -64,52 +60,6 @@ def changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> set[str]
     return roles(path for path in {*before, *after} if before.get(path) != after.get(path))
 
 
-def roots(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
-    """The znode of each election by its role."""
-    scope = znodes.scope(GLOBAL)
-    names = connection.children(client, [scope])[scope]
-    found = {role: znodes._replace(service_name=role).election.top for role in names}
-    there = connection.read(client, found.values())
-    return {role: path for role, path in found.items() if there[path] is not None}
-
-
-def members(client: OperatorClient, znodes: Znodes) -> dict[str, Sequence[str]]:
-    """The hosts that are recorded as members, by the role; without elections that have none."""
-    places = {f"{path}/members": role for role, path in roots(client, znodes).items()}
-    names = connection.children(client, places)
-    return {role: names[path] for path, role in places.items() if names[path]}
-
-
-def records(client: OperatorClient, roots: Iterable[str]) -> dict[str, bytes]:
-    """The lasting znodes of the elections at these paths that have had a decision, each of one moment."""
-    found: dict[str, bytes] = {}
-    left, begun = list(roots), time.monotonic()
-    while left:
-        if time.monotonic() > begun + PATIENCE:
-            raise ChangedMeanwhile(f"{left[0]} keeps changing while it is read; try again later")
-        turns = [ElectionZnodes(root).turn for root in left]
-        before = connection.mzxids(client, turns)  # Every transition changes it.
-        nodes = read_tree(client, left)
-        after = connection.mzxids(client, turns)
-        for root, turn in zip(left, turns):
-            if before[turn] == after[turn]:
-                found.update(_lasting(ElectionZnodes(root), nodes))
-        left = [root for root, turn in zip(left, turns) if before[turn] != after[turn]]
-    return found
-
-
-def _lasting(at: ElectionZnodes, nodes: Mapping[str, Znode]) -> dict[str, bytes]:
-    decision = nodes.get(at.decision)
-    if decision is None or not decision.data:
-        return {}
-    left_out = (f"{at.candidates}/", f"{at.running}/")
-    return {
-        path: znode.data
-        for path, znode in nodes.items()
-        if f"{path}/".startswith(f"{at.top}/") and not path.startswith(left_out) and path != at.override
-    }
-
-
 # -- changes ----------------------------------------------------------------------------------------------
 
 
@@ -118,10 +68,7 @@ def override(client: OperatorClient, at: ElectionZnodes, turn: int, wanted: Over
     transaction = _transition(client, at, turn)
     if wanted.winner is not None:
         transaction.check(at.candidate(wanted.winner), -1)
-    if connection.read(client, [at.override])[at.override] is None:
-        transaction.create(at.override, encode(wanted))
-    else:
-        transaction.set_data(at.override, encode(wanted))
+    transaction.write(at.override, encode(wanted), client.read([at.override])[at.override])
     _commit(transaction, lambda: _is_recorded(client, at, wanted))
 
 

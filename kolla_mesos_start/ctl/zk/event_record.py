@@ -18,7 +18,6 @@ from kolla_mesos_start.ctl.zk.connection import (
     ChangedMeanwhile,
     Changes,
     OperatorClient,
-    Unanswered,
     log,
 )
 from kolla_mesos_start.errors import AccessDenied
@@ -29,7 +28,6 @@ MAX_ENTRIES = 200
 MAX_DATA = 64 * 1024  # bytes of all entries
 MAX_NAMES = 20  # in an entry
 MAX_TEXT = 200  # characters of each text
-TRIES = 50  # Each is refused only if another operator has written between two requests.
 
 
 class Entry(NamedTuple):
@@ -68,24 +66,17 @@ def append(
 def merge(client: OperatorClient, znodes: Znodes, entries: Sequence[Entry]) -> None:
     """Add entries to the record, by their time."""
     path = znodes.events
-    if not entries:
-        return
-    for last in [False] * TRIES + [True]:
+
+    def plan() -> Changes | None:
+        # If ours was applied and only the reply was lost, the entries are among those found.
         znode = client.read([path])[path]
-        found = decode(znode.data) if znode else []
-        data = encode(sorted({*found, *map(_bounded, entries)}, key=lambda each: each.at))
+        found = {*decode(znode.data)} if znode else set()
         changes = Changes(client)
-        if znode is None:
-            changes.create(path, data)
-        else:
-            changes.set_data(path, data, znode.stat.version)
-        try:
-            connection.commit(changes, f"{path} can't be written")
-            return
-        except (ChangedMeanwhile, Unanswered):
-            # Another operator was faster; or ours was applied, and then it is among those found.
-            if last:
-                raise
+        changes.write(path, encode(sorted(found.union(new), key=lambda each: each.at)), znode)
+        return changes if new - found else None
+
+    new = {*map(_bounded, entries)}
+    connection.apply(plan, f"{path} can't be written")
 
 
 def encode(entries: Sequence[Entry]) -> bytes:

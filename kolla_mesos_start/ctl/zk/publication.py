@@ -1,10 +1,11 @@
-"""The lock and the mark of a publication: one at a time, and an interrupted one is visible.
+"""Publications: one at a time, and an interrupted one is visible.
 
     <deployment>/.publication                       the mark: who published last, when, has it finished
     <deployment>/.publication/<id>__lock__<number>  who is publishing, or waits to: ephemeral
 
-This module has the lock, the mark, and the writes in transactions. `publish`, `restore` and `variables`
-decide what to write. Every transaction checks that the lock is still ours.
+This module has the lock, the mark, the changes from what is published to what is wanted, and the writes in
+transactions. `publish`, `restore` and `variables` decide what to write. Every transaction checks that the
+lock is still ours.
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
+from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.acl import Plan
+from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Contents, Deployment
 from kolla_mesos_start.ctl.text import operator
-from kolla_mesos_start.ctl.zk import connection, event_record, published
+from kolla_mesos_start.ctl.zk import acls, connection, event_record, published
 from kolla_mesos_start.ctl.zk.connection import (
+    TRIES,
     ChangedMeanwhile,
     Changes,
     OperatorClient,
     Unanswered,
     log,
 )
-from kolla_mesos_start.errors import AgentError, TooLarge
+from kolla_mesos_start.ctl.zk.published import NOTHING, Nodes, Removals
+from kolla_mesos_start.errors import AgentError, BadEnvironment, TooLarge
+from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.codec import PUBLICATION, PublicationMark, unfinished
 from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
@@ -35,7 +42,6 @@ ATOMIC = 512 * 1024  # bytes of a publication in one transaction: half of a serv
 # Bytes of each transaction of a larger one. Servers keep the last 500 transactions in memory.
 PART = 64 * 1024
 HEADER = 9  # bytes that a transaction adds to each operation
-TRIES = 50  # Each is refused only where somebody without the lock has written between two requests.
 MAX_SHOWN = 200  # bytes of what others have written, in a message
 
 
@@ -88,7 +94,7 @@ class Held:
         self.left: tuple[str, ...] = ()
         self._client, self._mark, self._contender = client, mark, contender
         self._last = PublicationMark(what, operator(), _now(), None)
-        self.changes: list[str] = []  # what was created, updated or removed, for the record
+        self.changes: list[str] = []  # nodes that were created, updated or removed, for the record
 
     def begin(self, services: Iterable[str] = ()) -> None:
         """Mark the publication of these services as begun. This comes before its first write."""
@@ -265,11 +271,137 @@ def _wait(client: OperatorClient, queues: Queues, path: str, limit: float) -> st
 
 def _holder(client: OperatorClient, path: str) -> str:
     """Who is first in the queue, and since when, for a message."""
-    live = [each for each, session in connection.owners(client, [path]).items() if session]
-    first = min(live, key=lambda each: each[-10:], default="")
-    znode = client.read([first])[first] if first else None
+    znode = connection.holder(client, path)
     if znode is None:
         return "another publication"
     who = printable(znode.data[:MAX_SHOWN].decode(errors="replace"))
     since = time.strftime("%H:%M:%S", time.localtime(znode.stat.ctime / 1000))
     return f"the publication by {who} since {since}"
+
+
+# -- writing a deployment ---------------------------------------------------------------------------------
+
+
+def check_chroot(client: OperatorClient, config: Settings) -> None:
+    """Refuse a chroot that does not exist. It may be a typo, and no agent would read what is written
+    there."""
+    if connection.read(client, ["/"])["/"] is None:
+        raise BadEnvironment(
+            [f"KOLLA_ZK_HOSTS: the chroot {config.chroot} does not exist; create it, or correct it"]
+        )
+
+
+class Counts(dict[str, int]):
+    """How many znodes were created, updated, removed, and left unchanged."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {change}" for change, count in self.items())
+
+
+class Publisher:
+    """Writes a deployment into its tree, which contains `before`. `report` is called with a line for each
+    change.
+
+    `lock` is the lock of publications, which we hold.
+    """
+
+    def __init__(
+        self,
+        client: OperatorClient,
+        znodes: Znodes,
+        before: Nodes,
+        lock: Held,
+        report: Callable[[str], object] = print,
+    ) -> None:
+        self.client, self.znodes, self.lock = client, znodes, lock
+        self.root = znodes.deployment
+        self.published = before
+        self.before = {self.root: b"", **self._paths(before)}
+        self.report = report
+        self.counts = Counts(created=0, updated=0, removed=0, unchanged=0)
+        self.changed = lock.changes
+
+    def publish(
+        self,
+        deployment: Deployment,
+        plan: Plan | None = None,
+        old: Removals = NOTHING,
+        withdraw: Callable[[Removals], Removals] = lambda services: services,
+    ) -> None:
+        """Write everything and remove `old`, in one transaction if that is large enough.
+
+        Otherwise definitions are written last: an agent that reads a new one finds everything that it needs.
+        `withdraw` returns the services that can be removed now.
+        """
+        texts = directory.definitions(deployment)
+        missing, there = acls.missing(self.client, self.znodes, plan, texts) if plan else ({}, {})
+        self.before.update(there)
+        contents, definitions = map(self._paths, (directory.nodes(deployment), texts))
+        values, services = old.apart()
+        changes = [
+            *self._changes({**contents, **missing}),
+            *(ZnodeChange(f"{self.root}/{node}", None) for node in values.removed),
+            *self._changes(definitions),
+        ]
+        names = {service.name for service in deployment.services}
+        names &= published.services_of(change.path[len(self.root) + 1 :] for change in changes)
+        if services.removed or services.emptied:
+            self.lock.begin(names)
+            self.lock.write(changes, self.before)
+            self.remove(withdraw(services))
+            changes = []
+        self.lock.publish(changes, self.before, names)
+        self._note_written({**contents, **definitions})
+        for node in values.removed:
+            self.note("removed", f"{self.root}/{node}")
+
+    def write(self, nodes: Contents, *, is_last: bool = False) -> None:
+        """Create or update what differs; `is_last`: this ends the publication."""
+        wanted = self._paths(nodes)
+        write = self.lock.publish if is_last else self.lock.write
+        write(self._changes(wanted), self.before)
+        self._note_written(wanted)
+
+    def _paths(self, nodes: Contents) -> dict[str, bytes]:
+        return {f"{self.root}/{node}": data for node, data in nodes.items()}
+
+    def _changes(self, wanted: Contents) -> Iterator[ZnodeChange]:
+        """The changes to make, each after the creation of its missing parents."""
+        created: set[str] = set()
+        for path, data in wanted.items():
+            if self.before.get(path) != data:
+                above = [path]
+                while (parent := above[-1].rpartition("/")[0]) not in self.before and parent not in created:
+                    above.append(parent)
+                created.update(above)
+                yield from (ZnodeChange(each, is_parent=True) for each in above[:0:-1])
+                yield ZnodeChange(path, data)
+
+    def _note_written(self, wanted: Contents) -> None:
+        for path, data in wanted.items():
+            change = "updated" if self._is_there(path) else "created"
+            self.note("unchanged" if self.before.get(path) == data else change, path)
+        self.before.update(wanted)
+
+    def _is_there(self, path: str) -> bool:
+        """An empty definition counts as absent: its znode was created as the parent of its variables."""
+        is_definition = f"/{VARIABLES}/" not in path and f"/{FILES}/" not in path
+        return bool(self.before.get(path)) or (path in self.before and not is_definition)
+
+    def remove(self, old: Removals) -> None:
+        """Remove these znodes, deepest first."""
+        for node in old.removed:
+            path = f"{self.root}/{node}"
+            for name in connection.children(self.client, [path])[path] if node in old.services else ():
+                connection.remove(self.client, f"{path}/{name}")  # An agent created it; it is empty now.
+            connection.remove(self.client, path)
+            self.note("removed", path)
+        for node in old.emptied:
+            connection.write(self.client, f"{self.root}/{node}", b"")
+            self.note("removed", f"{self.root}/{node}")
+
+    def note(self, change: str, path: str) -> None:
+        self.counts[change] += 1
+        if change != "unchanged":
+            self.changed.append(path[len(self.root) + 1 :])
+            self.report(f"{change} {path}")

@@ -5,6 +5,7 @@ What belongs here: everything in the tree that agents do not write.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
@@ -36,26 +37,25 @@ def is_published(znodes: Znodes, path: str) -> bool:
 def deployment(nodes: Nodes) -> Deployment:
     """The directory with these contents. A service may have files before it has a definition."""
     above = {node.rpartition("/")[0] for node in nodes}
-    services: dict[str, Service] = {}
+    definitions: dict[str, bytes] = {}
+    files: dict[str, dict[str, bytes]] = defaultdict(dict)
+    values: dict[str, dict[str, dict[str, bytes]]] = defaultdict(dict)  # by service and host
     for node, data in nodes.items():
-        name, kind, names = _parts(node)
-        service = services.setdefault(name, Service(name, "", b"", Values({}, {}), {}))
-        if not kind:
-            services[name] = service._replace(definition=data)
-        elif kind == FILES and len(names) == 1:
-            services[name] = service._replace(files={**service.files, names[0]: data})
+        service, kind, names = _parts(node)
+        definitions[service] = definitions.get(service, b"") if kind else data
+        if kind == FILES and len(names) == 1:
+            files[service][names[0]] = data
         # The parent of a host's values is a value only if it has data.
         elif kind == VARIABLES and len(names) in (1, 2) and (data or node not in above):
-            services[name] = service._replace(variables=_with_value(service.variables, names, data))
-    shared = services.pop("", None)
-    return Deployment(shared.variables.own if shared else {}, list(services.values()), ())
-
-
-def _with_value(values: Values, names: Sequence[str], data: bytes) -> Values:
-    if len(names) == 1:
-        return values._replace(own={**values.own, names[0]: data})
-    host, name = names
-    return values._replace(hosts={**values.hosts, host: {**values.hosts.get(host, {}), name: data}})
+            *host, name = names
+            values[service].setdefault("".join(host), {})[name] = data
+    own = {service: each.pop("", {}) for service, each in values.items()}
+    definitions.pop("", None)
+    services = [
+        Service(name, "", data, Values(own.get(name, {}), values[name]), files[name])
+        for name, data in definitions.items()
+    ]
+    return Deployment(own.get("", {}), services, ())
 
 
 def services_of(nodes: Iterable[str]) -> set[str]:

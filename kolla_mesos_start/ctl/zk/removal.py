@@ -17,7 +17,6 @@ from kolla_mesos_start.ctl.zk import (
     acls,
     connection,
     containers,
-    elections,
     services,
     status_records,
 )
@@ -29,7 +28,7 @@ from kolla_mesos_start.ctl.zk.connection import (
     parents,
 )
 from kolla_mesos_start.ctl.zk.containers import exists_while_container_does, on_hosts
-from kolla_mesos_start.ctl.zk.status_records import State
+from kolla_mesos_start.ctl.zk.status_records import State, Status
 from kolla_mesos_start.ctl.zk.token_floor import keep_tokens
 from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.errors import AgentError
@@ -66,12 +65,13 @@ class Tree(NamedTuple):
 # -- trees --------------------------------------------------------------------------------------
 
 
-def status_tree(client: OperatorClient, znodes: Znodes, found: Iterable[State]) -> Tree:
-    """Everything that is recorded, except elections; `found` are the states in it."""
-    names = list(services.definitions(client, znodes))
-    places = places_of(znodes, names, found)
-    elected = frozenset(elections.roots(client, znodes).values())
-    return Tree(znodes, [znodes.status], places, names, kept=acls.made(client, znodes), elections=elected)
+def status_tree(client: OperatorClient, status: Status) -> Tree:
+    """Everything that is recorded, except elections."""
+    names = list(services.definitions(client, status.znodes))
+    places = places_of(status.znodes, names, status.states())
+    elected = frozenset(each.top for each in status.elections.values())
+    made = acls.made(client, status.znodes)
+    return Tree(status.znodes, [status.znodes.status], places, names, kept=made, elections=elected)
 
 
 def parts_of(client: OperatorClient, znodes: Znodes) -> tuple[Znodes, list[str]]:
@@ -108,7 +108,7 @@ def places_of(znodes: Znodes, names: Iterable[str], found: Iterable[State]) -> l
     """The znodes below which containers of these services create ephemerals."""
     return [
         *(path for name in names for path in containers.places(znodes._replace(service_name=name))),
-        *(path for state in found for path in containers.held(state)),
+        *(path for state in found for path in state.held),
     ]
 
 
@@ -169,14 +169,14 @@ def _remove_by_force(client: OperatorClient, tree: Tree) -> None:
                 raise
 
 
-def withdraw(client: OperatorClient, znodes: Znodes, roles: Iterable[str]) -> None:
+def withdraw(client: OperatorClient, znodes: Znodes, roles: Sequence[str]) -> None:
     """Remove what is published for a service, in one transaction; what its containers have recorded stays.
 
     `roles` are the znodes of its role. If a container exists, nothing is removed: InUse or ChangedMeanwhile.
     Services below this one stay.
     """
     name = znodes.service_name
-    places = places_of(znodes, [name], status_records.states(client, znodes, roles))
+    places = places_of(znodes, [name], status_records.read(client, znodes, roles).states(roles))
     remove_dead(client, places)
     while connection.read(client, [znodes.definition])[znodes.definition] is not None:
         names = connection.children(client, [znodes.definition])[znodes.definition]

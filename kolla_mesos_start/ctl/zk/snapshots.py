@@ -1,22 +1,38 @@
-"""Reads a snapshot of a deployment: what is published, and which one-time commands are done.
+"""Takes a snapshot of a deployment, and restores one: what is published, and what is done.
 
-Definitions, variables and files are those of one moment, and so is the record of each one-time command:
-what changes while it is read is read again. Ephemerals are left out, and so are plain commands, which run
-again at each start.
+Definitions, variables and files are those of one moment, and so are the records of each one-time command and
+of each election. Ephemerals are left out, and so are plain commands, which run again at each start.
+
+A record of an election that exists is kept by a restore: it belongs to the data on the hosts' disks, and an
+older one may lack the member with the newest data.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Callable
 
 from kolla_mesos_start.ctl.directory import acl
+from kolla_mesos_start.ctl.directory.acl import Plan
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
-from kolla_mesos_start.ctl.zk import connection, elections, status_records
+from kolla_mesos_start.ctl.zk import (
+    acls,
+    archive,
+    connection,
+    elections,
+    event_record,
+    published,
+    status_records,
+)
 from kolla_mesos_start.ctl.zk.archive import Snapshot, is_definition
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.ctl.zk.publication import Held, Publisher
 from kolla_mesos_start.ctl.zk.published import is_published
 from kolla_mesos_start.ctl.zk.status_records import State
+from kolla_mesos_start.ctl.zk.token_floor import raise_floor
 from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
@@ -67,39 +83,30 @@ def name_of(path: str) -> str:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def _published(client: OperatorClient, znodes: Znodes) -> tuple[dict[str, bytes], bytes]:
-    """Definitions, variables and files by their paths below the deployment, and `acl.yml`.
-
-    They include those of a service without a definition.
-    """
-    record = f"{znodes.deployment}/{acl.NODE}"
-    found = _at_one_moment(client, znodes, [znodes.deployment, record])
-    plan = found.pop(record, b"")
-    nodes = {path[len(znodes.deployment) + 1 :]: data for path, data in found.items()}
-    # The parent of a host's values is not a value itself; an empty definition is not a definition.
-    parents = {path.rpartition("/")[0] for path in nodes}
-    return {
-        path: data
-        for path, data in sorted(nodes.items())
-        if path
-        and path.rpartition("/")[2] not in (VARIABLES, FILES)
-        and (data if is_definition(path) else path not in parents)
-    }, plan
-
-
-def _at_one_moment(client: OperatorClient, znodes: Znodes, roots: Sequence[str]) -> dict[str, bytes]:
-    """The data of `roots` and of all znodes below them, except those whose names begin with a dot."""
+def _at_one_moment(
+    client: OperatorClient,
+    roots: Iterable[str],
+    is_part: Callable[[str], bool],
+    group: Callable[[str], object] = lambda path: None,
+) -> dict[str, Znode]:
+    """The existing znodes at and below `roots`; those of one group as they were at one moment."""
+    found: dict[str, Znode] = {}
     known: dict[str, Znode | None] = {}
     changed, begun = set(roots), time.monotonic()
     while changed:
-        _check_patience(begun, changed)
+        if time.monotonic() > begun + PATIENCE:
+            raise ChangedMeanwhile(f"{min(changed)} keeps changing while it is read; try again later")
         known.update(dict.fromkeys(changed))
-        known.update(
-            read_tree(client, changed, lambda path: path not in known and is_published(znodes, path))
-        )
+        known.update(read_tree(client, changed, lambda path: path not in known and is_part(path)))
         stats = connection.stats(client, known)
-        changed = {path for path, znode in known.items() if _change(_stat(znode)) != _change(stats[path])}
-    return {path: znode.data for path, znode in known.items() if znode}
+        changed = {
+            path for path, znode in known.items() if _change(znode and znode.stat) != _change(stats[path])
+        }
+        pending = set(map(group, changed))
+        for path in [path for path in known if group(path) not in pending]:
+            if znode := known.pop(path):
+                found[path] = znode
+    return found
 
 
 def _change(stat: ZnodeStat | None) -> tuple[int, int] | None:
@@ -107,79 +114,81 @@ def _change(stat: ZnodeStat | None) -> tuple[int, int] | None:
     return stat and (stat.mzxid, stat.pzxid)
 
 
-def _check_patience(begun: float, changed: Iterable[str]) -> None:
-    if time.monotonic() > begun + PATIENCE:
-        raise ChangedMeanwhile(f"{min(changed)} keeps changing while it is read; try again later")
+def _published(client: OperatorClient, znodes: Znodes) -> tuple[dict[str, bytes], bytes]:
+    """Definitions, variables and files by their paths below the deployment, and `acl.yml`.
+
+    They include those of a service without a definition.
+    """
+    record = f"{znodes.deployment}/{acl.NODE}"
+    found = _at_one_moment(client, [znodes.deployment, record], lambda path: is_published(znodes, path))
+    plan = found.pop(record, None)
+    nodes = _below(znodes, {path: znode.data for path, znode in found.items()})
+    # The parent of a host's values is not a value itself; an empty definition is not a definition.
+    parents = {path.rpartition("/")[0] for path in nodes}
+    published = {
+        path: data
+        for path, data in nodes.items()
+        if path
+        and path.rpartition("/")[2] not in (VARIABLES, FILES)
+        and (data if is_definition(path) else path not in parents)
+    }
+    return published, plan.data if plan else b""
 
 
-def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
-    """What is recorded of one-time commands, with the parents; parents come first."""
-    owners = status_records.roles(client, znodes)
-    found = status_records.states(client, znodes, owners)
-    once = {state.path for state in found if state.is_one_time}
-    # A command that runs once on each host has a global state too, with the hosts on which it is done.
-    kept = [state for state in found if state.path in once and (state.is_one_time or state.scope == GLOBAL)]
-    nodes = dict(_states(client, kept))
-    nodes.update(elections.records(client, elections.roots(client, znodes).values()))
-    depth = znodes.status.count("/") + 3  # of a role
-    for owner in {"/".join(path.split("/")[:depth]) for path in nodes}:
-        own = owners.get(owner, "").encode()
-        nodes.update({znodes.status: b"", owner.rpartition("/")[0]: b"", owner: own})
+def _below(znodes: Znodes, nodes: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The nodes, sorted, by their paths below the deployment."""
     return {path[len(znodes.deployment) + 1 :]: data for path, data in sorted(nodes.items())}
 
 
-def _states(client: OperatorClient, kept: Sequence[State]) -> Iterator[tuple[str, bytes]]:
-    found, names = _at_their_moments(client, kept)
+def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
+    """What is recorded of one-time commands and elections, with the parents; parents come first."""
+    status = status_records.read(client, znodes)
+    owners, states = status.roles, status.states()
+    once = {state.path for state in states if state.is_one_time}
+    # A command that runs once on each host has a global state too, with the hosts on which it is done.
+    kept = [each for each in states if each.path in once and (each.is_one_time or each.scope == GLOBAL)]
+    elected = status.elections.values()
+    passing = {each.at.lock for each in kept}.union(each.override for each in elected)
+    held = tuple(f"{place}/" for each in elected for place in (each.candidates, each.running))
+    role = znodes.status.count("/") + 2  # the place of a role in a path
+    found = _at_one_moment(
+        client,
+        [*(state.at.state for state in kept), *(each.top for each in elected)],
+        lambda path: path not in passing and not path.startswith(held),
+        group=lambda path: tuple(path.split("/")[role : role + 2]),
+    )
+    nodes = dict(_commands(kept, found))
+    for each in elected:
+        if (decision := found.get(each.decision)) and decision.data:
+            nodes.update((path, found[path].data) for path in found if f"{path}/".startswith(f"{each.top}/"))
+    for owner in {"/".join(path.split("/")[: role + 1]) for path in nodes}:
+        own = owners.get(owner, "").encode()
+        nodes.update({znodes.status: b"", owner.rpartition("/")[0]: b"", owner: own})
+    return _below(znodes, nodes)
+
+
+def _commands(kept: Sequence[State], found: Mapping[str, Znode]) -> Iterator[tuple[str, bytes]]:
     listed = {(state.scope, state.path) for state in kept}
-    for state in kept:
-        at, text = state.at, found[state.at.state]
-        yield at.state, DONE.encode() if text and text.data == DONE.encode() else WAITING.encode()
-        yield at.detail, _detail(found[at.detail])
-        for place in (at.hosts,) if not state.is_one_time else (at.hosts, at.lock, at.generations):
-            if place.rpartition("/")[2] in state.below:
-                yield place, b""
-                for name in names.get(place, ()):  # The lock's contenders are not read.
-                    znode = found[f"{place}/{name}"]
-                    # A host where it ran for the first time after the states were listed is left out.
-                    if znode and (state.is_one_time or (name, state.path) in listed):
-                        yield f"{place}/{name}", znode.data
+    by_path = {state.at.state: state for state in kept}
+    for path, znode in found.items():
+        above, _, name = path.rpartition("/")
+        if path in by_path:
+            yield path, DONE.encode() if znode.data == DONE.encode() else WAITING.encode()
+            if by_path[path].is_one_time:
+                yield by_path[path].at.lock, b""
+        elif above in by_path:
+            yield path, _detail(znode) if name == "detail" else b""
+        elif above.rpartition("/")[0] in by_path:
+            state = by_path[above.rpartition("/")[0]]
+            # A host where it ran for the first time after the states were listed is left out.
+            if state.is_one_time or (name, state.path) in listed:
+                yield path, znode.data
 
 
-def _at_their_moments(
-    client: OperatorClient, kept: Iterable[State]
-) -> tuple[Mapping[str, Znode | None], Mapping[str, Sequence[str]]]:
-    """State, last attempt, marks and hosts of each command, as they were at one moment.
-
-    Every change of these changes also the `detail` of a scope in which the command runs once. It is read
-    before the others, and its version is checked after them.
-    """
-    found: dict[str, Znode | None] = {}
-    names: dict[str, Sequence[str]] = {}
-    pending, begun = list(kept), time.monotonic()
-    while pending:
-        _check_patience(begun, (state.at.detail for state in pending))
-        details = [state.at.detail for state in pending if state.is_one_time]
-        found.update(client.read(details))
-        others = [path for state in pending for path in (state.at.state, state.at.detail)]
-        found.update(client.read(path for path in others if path not in details))
-        places = [place for state in pending for place in (state.at.generations, state.at.hosts)]
-        names.update(connection.children(client, places))
-        found.update(client.read(f"{place}/{name}" for place in places for name in names[place]))
-        after = connection.stats(client, details)
-        changed = {path for path in details if _change(_stat(found[path])) != _change(after[path])}
-        again = {state.path for state in pending if state.at.detail in changed}
-        pending = [state for state in pending if state.path in again]
-    return found, names
-
-
-def _stat(znode: Znode | None) -> ZnodeStat | None:
-    return znode and znode.stat
-
-
-def _detail(znode: Znode | None) -> bytes:
+def _detail(znode: Znode) -> bytes:
     """The last attempt, with its token as a number: another ensemble has other zxids."""
     detail = decode_detail(znode)
-    if znode is None or detail.started is None:
+    if detail.started is None:
         return b""
     return detail._replace(token=token_of(detail, znode.stat.mzxid)).encoded()
 
@@ -190,3 +199,51 @@ def _floor(client: OperatorClient, znodes: Znodes, recorded: Mapping[str, bytes]
     details = [data for path, data in recorded.items() if path.endswith("/detail")]
     tokens = [decode_detail(Znode(data, None)).token or 0 for data in details]
     return min(max([decode_floor(floor), *tokens]), MAX_FLOOR)
+
+
+# -- restoring ------------------------------------------------------------------------------------
+
+
+def with_elections(wanted: Snapshot, found: Snapshot) -> Snapshot:
+    """The snapshot `wanted`, with the records of elections that exist now, as in `found`."""
+    kept = elections.roles(found.recorded)
+    current = {path: data for path, data in found.recorded.items() if elections.role_of(path) in kept}
+    above = {path: found.recorded[path] for path in connection.parents(current) if path not in current}
+    others = {path: data for path, data in wanted.recorded.items() if elections.role_of(path) not in kept}
+    return wanted._replace(recorded=dict(sorted({**above, **others, **current}.items())))
+
+
+def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None:
+    """The ACLs of the snapshot; if it has none, those of this deployment."""
+    found = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.plan
+    return found and found.only(wanted.definitions.keys())
+
+
+def restore(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
+    """Write the snapshot, definitions last: containers wait for these."""
+    before = published.nodes(client, znodes)
+    publisher = Publisher(client, znodes, before, lock, report=lambda change: None)
+    publisher.write(wanted.contents)
+    publisher.remove(published.others(before, wanted.published))
+    if plan:
+        acls.make(client, znodes, plan, wanted.definitions)
+    raise_floor(client, znodes, wanted.floor)
+    _record(client, znodes, wanted.recorded)
+    if take(client, znodes).recorded != wanted.recorded:
+        # A container that had read its definition before has created some of these znodes.
+        raise ChangedMeanwhile(
+            f"{znodes.deployment} has other records than the snapshot (a container has started?): stop its"
+            " containers, reset it, and restore again"
+        )
+    publisher.write(wanted.definitions, is_last=True)
+    event_record.merge(client, znodes, event_record.decode(wanted.events))
+
+
+def _record(client: OperatorClient, znodes: Znodes, nodes: Mapping[str, bytes]) -> None:
+    """Create the znodes of each role in one request, as its agents do: no agent finds only some of them."""
+    for _, paths in groupby(sorted(nodes, key=_segments), key=lambda path: _segments(path)[:3]):
+        connection.create_together(client, {f"{znodes.deployment}/{path}": nodes[path] for path in paths})
+
+
+def _segments(path: str) -> list[str]:
+    return path.split("/")

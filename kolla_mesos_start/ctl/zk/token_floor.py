@@ -7,19 +7,11 @@ What belongs here: raising the floor before a removal. Agents only read it (`tre
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.ctl.zk.connection import (
-    ChangedMeanwhile,
-    Changes,
-    OperatorClient,
-    Unanswered,
-)
+from kolla_mesos_start.ctl.zk.connection import Changes, OperatorClient
 from kolla_mesos_start.tree.states import MAX_FLOOR, decode_floor, decode_mark, largest_token
 from kolla_mesos_start.tree.znodes import Znodes
-
-TRIES = 50  # A try fails only if the floor was raised meanwhile, or the connection was lost.
 
 
 def keep_tokens(client: OperatorClient, znodes: Znodes, paths: Iterable[str]) -> dict[str, int]:
@@ -47,14 +39,11 @@ def _is_mark(path: str) -> bool:
 def raise_floor(client: OperatorClient, znodes: Znodes, token: int) -> None:
     """Raise the floor to `token`, if it is lower."""
     path, token = znodes.token_floor, min(token, MAX_FLOOR)
-    for last in [False] * TRIES + [True]:
+
+    def plan() -> Changes | None:
         znode = client.read([path])[path]
-        if decode_floor(znode) >= token:
-            return
-        transaction = Changes(client)
-        if znode is None:
-            transaction.create(path, b"%d" % token)
-        else:
-            transaction.set_data(path, b"%d" % token, znode.stat.version)
-        with suppress(*() if last else (ChangedMeanwhile, Unanswered)):
-            connection.commit(transaction, f"{path} can't be raised")
+        changes = Changes(client)
+        changes.write(path, b"%d" % token, znode)
+        return changes if decode_floor(znode) < token else None
+
+    connection.apply(plan, f"{path} can't be raised")

@@ -204,5 +204,5 @@ def test_an_identity_that_another_has_is_doubtful(tmp_path: Path, old: str, new:
 
 
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
-    root = write_files(tmp_path, acl_yml=FILE, acl_json="{}", variables_yml="a: b\n")
+    root = write_files(tmp_path, acl_yml=FILE, acl_json='{"operator": "x509:CN=x"}', variables_yml="a: b\n")
     assert [each.message for each in load(root).unreadable] == ["acl.json exists too: keep one of them"]

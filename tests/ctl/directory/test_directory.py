@@ -44,12 +44,6 @@ def test_a_directory_is_read_as_the_tree_that_it_draws(tmp_path: Path) -> None:
     assert db.files == {"conf": b"\xff\x00"}
 
 
-def test_a_service_may_lie_below_another_one(tmp_path: Path) -> None:
-    """The tree allows it, so the directory does."""
-    write_files(tmp_path, services__a__definition_json=DEFINITION, services__a__b__definition_json=DEFINITION)
-    assert {service.name for service in directory.read(tmp_path).services} == {"a", "a/b"}
-
-
 def test_values_come_from_a_file_and_a_directory_alike(tmp_path: Path) -> None:
     """Both may be there, and in a file a mapping holds the values of one host."""
     write_files(
@@ -242,13 +236,6 @@ def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
         BadUsage, match=r"services/a/x/y is a link to .*/services/a, which contains it: remove it"
     ):
         directory.read(tmp_path)
-
-
-def test_all_issues_are_reported_at_once(tmp_path: Path) -> None:
-    """Three mistakes in three files are one error."""
-    write_files(tmp_path, variables_yml="a: [1]", services__x="", services__db__definition_yml="a: {")
-    found = issues(tmp_path)
-    assert all(path in found for path in ("variables.yml", "services/x", "services/db/definition.yml"))
 
 
 def test_an_error_never_shows_a_value(tmp_path: Path) -> None:

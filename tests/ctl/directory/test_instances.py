@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service, Values
-from kolla_mesos_start.ctl.directory.instances import wanted, with_instances
+from kolla_mesos_start.ctl.directory.launch import wanted_instances, with_instances
 from kolla_mesos_start.ctl.up.deployment import plan
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.errors import BadDefinition
@@ -30,7 +30,7 @@ from tests.ctl import trees
     ],
 )
 def test_one_unless_it_says_something_else(definition: dict[str, Any], expected: int | None) -> None:
-    assert wanted(definition, lambda text: text.text) == expected
+    assert wanted_instances(definition, lambda text: text.text) == expected
 
 
 def test_half_of_a_surrogate_pair_stays_in_a_definition() -> None:

@@ -33,7 +33,7 @@ RECORDED = {
     "status/global/db/sync/generations/a%2Fb": b"7 5",
 }
 SNAPSHOT = Snapshot(
-    PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x"}', 2**62, b"[]"
+    PUBLISHED, RECORDED, "/kolla/site", "2026-01-01T00:00:00Z", b'{"operator": "x509:CN=x"}', 2**62, b"[]"
 )
 
 

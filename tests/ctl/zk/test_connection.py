@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,12 +22,10 @@ from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.ctl.zk.interrupts import SIGINT
-from kolla_mesos_start.errors import AccessDenied, BadEnvironment, NoConnection
+from kolla_mesos_start.ctl.zk.connection import SIGINT, OperatorClient
+from kolla_mesos_start.errors import AccessDenied, NoConnection
 from kolla_mesos_start.loop import now
 from tests.conftest import Deployment, LogLines
-from tests.support.certificates import certify
 from tests.support.link import Link
 from tests.support.tool import TOOL, ctl, environ
 from tests.support.waiting import LIMIT
@@ -119,14 +116,6 @@ def slow_proxy(server: Server, at_once: int = 0) -> Iterator[tuple[str, threadin
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_server_that_is_too_slow_to_connect_holds_nobody(zookeeper: Server) -> None:
-    """Each byte would give it some time more."""
-    begun = time.monotonic()
-    with slow_proxy(zookeeper) as (hosts, _), pytest.raises(NoConnection, match=r"within 0\.5 s"):
-        connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="0.5"))
-    assert time.monotonic() - begun < 20
-
-
 class InterruptedSocket:
     """A connection where Ctrl-C comes with the first part of what is received, or sent (`name`)."""
 
@@ -187,111 +176,6 @@ def test_ctrl_c_ends_what_a_slow_server_holds(
     assert time.monotonic() - begun < 20
 
 
-def test_certificates_that_cant_be_loaded_are_refused_at_once(tmp_path: Path) -> None:
-    """Each with its variable; ZooKeeper is not even tried."""
-    broken = tmp_path / "broken.pem"
-    broken.write_text("no certificate")
-    files = dict.fromkeys(("KOLLA_ZK_CA", "KOLLA_ZK_CERT"), str(broken))
-    with pytest.raises(BadEnvironment) as caught:
-        connection.connect(settings_for(f"127.0.0.1:{free_port()}", **files))
-    assert [issue.split(" ")[0].rstrip(":") for issue in caught.value.issues] == list(files)
-
-
-@contextmanager
-def tls_proxy(server: Server, directory: Path) -> Iterator[str]:
-    """TLS in front of the server, with the certificates of `certify`; its host and port."""
-    # Not Python's default, which from 3.13 on wants more of a certificate than these have.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_verify_locations(directory / "ca.pem")
-    context.load_cert_chain(directory / "server-both.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-
-    def serve(connection: socket.socket) -> None:
-        # A client that asks again only when it has the reply.
-        with (
-            suppress(OSError),
-            connection,
-            context.wrap_socket(connection, server_side=True) as secure,
-            socket.create_connection(("127.0.0.1", server.port)) as plain,
-        ):
-            while data := secure.recv(65536):
-                plain.sendall(data)
-                secure.sendall(plain.recv(65536))
-
-    def accept() -> None:
-        with suppress(OSError):  # closed
-            while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-def test_tls_with_a_certificate_of_its_own(
-    zookeeper: Server, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Key and certificate may be one file. Nobody trusts the system's authorities."""
-    certify(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-
-    files = {"KOLLA_ZK_CA": str(tmp_path / "ca.pem"), "KOLLA_ZK_CERT": str(tmp_path / "client-both.pem")}
-    with tls_proxy(zookeeper, tmp_path) as hosts:
-        client = connect(hosts, **files)
-        assert connection.children(client, ["/zookeeper"]) == {"/zookeeper": ["config", "quota"]}
-        client.close()
-        with pytest.raises(NoConnection, match="not signed by a CA in KOLLA_ZK_CA"):
-            stranger = {"KOLLA_ZK_CA": str(tmp_path / "stranger.pem")}
-            connect(hosts, KOLLA_ZK_CONNECT_TIMEOUT="1", **{**files, **stranger})
-
-
-def test_files_are_read_again_for_each_connection(
-    zookeeper: Server, connect: Connect, tmp_path: Path
-) -> None:
-    """They may have been renewed; while they can't be loaded the tool goes on trying, and knows why."""
-    certify(tmp_path)
-    trusted = tmp_path / "ca.pem"
-    content = trusted.read_text()
-    with tls_proxy(zookeeper, tmp_path) as hosts:
-        files = {"KOLLA_ZK_CA": str(trusted), "KOLLA_ZK_CERT": str(tmp_path / "client-both.pem")}
-        client = connect(hosts, **files)
-        trusted.write_text("")
-        zookeeper.kill()
-        zookeeper.start()
-        why = f"KOLLA_ZK_CA is {str(trusted)!r}: expected CA certificates"
-        assert client.loop.wait(lambda: why in client.session.error, now() + LIMIT)
-        trusted.write_text(content)
-        assert connection.read(client, ["/"]) == {"/": b""}
-
-
-def test_a_server_that_takes_no_more_connections_is_named(tmp_path: Path, connect: Connect) -> None:
-    """Beside one that is dead; a name that nobody knows is said too."""
-    with Server(tmp_path, settings={"maxClientCnxns": 2}) as server:
-        for _ in range(2):
-            connect(server.hosts)
-        dead = f"127.0.0.1:{free_port()}"
-        with pytest.raises(NoConnection) as caught:
-            connect(f"{server.hosts},{dead},nowhere.invalid", KOLLA_ZK_CONNECT_TIMEOUT="2")
-    assert f"{dead}: Connection refused" in caught.value.reason
-    assert f"{server.hosts}: the server closed the connection without an answer" in caught.value.reason
-    assert "maxClientCnxns" in caught.value.reason
-    assert "the name nowhere.invalid can't be resolved" in caught.value.reason
-
-
-def test_a_server_at_an_ipv6_address_is_found(tmp_path: Path, connect: Connect) -> None:
-    """In brackets, as in a URL."""
-    with Server(tmp_path, settings={"clientPortAddress": "::"}) as server:
-        assert connection.read(connect(f"[::1]:{server.port}"), ["/"]) == {"/": b""}
-
-
-def test_refused_credentials_end_it(zookeeper: Server, connect: Connect, tmp_path: Path) -> None:
-    auth = tmp_path / "auth"
-    auth.write_text("nosuchscheme:secret\n")
-    with pytest.raises(AccessDenied):
-        connection.read(connect(zookeeper.hosts, KOLLA_ZK_AUTH_FILE=str(auth)), ["/"])
-
-
 def test_a_credential_that_all_can_read_is_named(deployment: Deployment) -> None:
     """Once, by the option or the variable that names it; the credential itself is not."""
     with tempfile.TemporaryDirectory() as name:
@@ -332,7 +216,7 @@ def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> N
     client, path = connect(deployment.hosts), f"{deployment.path}/a"
     for data in (b"1", b"2"):
         connection.write(client, path, data)
-    connection.create_each(client, {path: b""})
+    connection.create_parents(client, [f"{path}/b"])
     assert connection.read(client, [path, f"{path}/no"]) == {path: b"2", f"{path}/no": None}
     assert connection.children(client, [deployment.path, f"{path}/no"]) == {
         deployment.path: ["a"],
@@ -355,7 +239,7 @@ def test_what_is_denied_is_named_by_its_path(
         (f"{closed} can't be read", lambda: connection.read(client, [closed])),
         (f"{closed} can't be read", lambda: connection.children(client, [closed])),
         (f"{closed} can't be written", lambda: connection.write(client, closed, b"")),
-        (f"{closed}/b can't be created", lambda: connection.create_each(client, {f"{closed}/b": b""})),
+        (f"{closed}/b can't be created", lambda: connection.create(client, f"{closed}/b")),
         (f"{closed}/a can't be deleted", lambda: connection.remove(client, f"{closed}/a")),
     ]
     for message, attempt in attempts:

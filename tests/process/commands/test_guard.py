@@ -165,23 +165,6 @@ def test_a_program_that_cannot_be_executed_is_reported(tmp_path: Path, argv: lis
         assert guard.ended().status == 0
 
 
-def test_a_deleted_working_directory_matters_to_relative_programs_only(tmp_path: Path) -> None:
-    """The guard and its commands start in it."""
-    gone = tmp_path / "gone"
-
-    def enter() -> None:
-        gone.mkdir()
-        os.chdir(gone)
-        gone.rmdir()
-
-    with BareGuard(preexec=enter) as guard:
-        guard.spawn("/bin/true")
-        assert guard.ended().status == 0
-        guard.spawn("./program")
-        report = guard.ended()
-        assert (report.reason, report.errno) == ("spawn-failed", errno.ENOENT)
-
-
 def test_another_user_with_all_its_groups(root: None) -> None:
     """And nothing of root remains: no saved id, no group."""
     with BareGuard() as guard:
@@ -356,15 +339,24 @@ def test_a_group_without_its_leader_is_signalled_only_if_a_descendant_is_in_it(
     assert groups == signalled
 
 
-def test_end_shortens_the_grace_of_left_overs() -> None:
-    """The reason in the report stays that the leader has exited by itself."""
+@pytest.mark.parametrize("how", ["end", "deadline", "agent gone"])
+def test_left_overs_lose_their_grace(how: str) -> None:
+    """The report still says that the leader has exited by itself."""
     with BareGuard() as guard:
-        guard.sh("trap '' TERM; sleep 1000 & echo $!; exit 5", stop_grace=10 * HANDSHAKE_TIMEOUT)
+        deadline = now() + 3.0 if how == "deadline" else None
+        script = "trap '' TERM; setsid sleep 1000 & echo $!; exit 5"
+        guard.sh(script, deadline=deadline, stop_grace=10 * HANDSHAKE_TIMEOUT)
         while guard.receive()[0] != "leftovers":
             pass
-        guard.send("end", 0.05)
-        report = guard.ended()
-        assert (report.status, report.reason) == (5 << 8, "exited")
+        if how == "agent gone":
+            guard.close()
+            assert guard.wait() == 0
+        else:
+            if how == "end":
+                guard.send("end", 0.05)
+            report = guard.ended()
+            assert deadline is None or now() >= deadline
+            assert (report.status, report.reason) == (5 << 8, "exited")
         assert not lives(guard.pids(1)[0])
 
 
@@ -517,17 +509,6 @@ def test_the_deadline_shortens_a_grace() -> None:
         assert not any(map(lives, pids))
 
 
-def test_the_deadline_shortens_the_grace_of_left_overs() -> None:
-    """The report still has the leader's own exit status."""
-    with BareGuard() as guard:
-        deadline = now() + 3.0
-        guard.sh("trap '' TERM; sleep 1000 & echo $!", deadline=deadline, stop_grace=10 * HANDSHAKE_TIMEOUT)
-        report = guard.ended()
-        assert now() >= deadline
-        assert (report.reason, report.status) == ("exited", 0)
-        assert not any(map(lives, guard.pids(1)))
-
-
 def test_a_guard_that_was_stopped_past_the_deadline_kills_when_it_continues() -> None:
     """A whole container was frozen: the clock kept counting."""
     with BareGuard() as guard:
@@ -557,17 +538,6 @@ def test_nothing_outlives_the_agent(tree: str) -> None:
         guard.close()
         assert guard.wait() == 0
         assert not any(map(lives, pids))
-
-
-def test_left_overs_do_not_outlive_the_agent() -> None:
-    """Their grace period ends with the agent."""
-    with BareGuard() as guard:
-        guard.sh("trap '' TERM; setsid sleep 1000 & echo $!", stop_grace=10 * HANDSHAKE_TIMEOUT)
-        while guard.receive()[0] != "leftovers":
-            pass
-        guard.close()
-        assert guard.wait() == 0
-        assert not lives(guard.pids(1)[0])
 
 
 def test_messages_of_an_agent_that_has_ended_are_dropped() -> None:

@@ -40,5 +40,5 @@ def test_the_answer_of_the_registrar(
 ) -> None:
     """After ten seconds, a line says where to look."""
     connection = Connection(*parts)
-    assert control._refreshed(connection) == answer  # type: ignore[arg-type]
+    assert control._answer(connection, control.TAKES_LONG) == answer  # type: ignore[arg-type]
     assert capsys.readouterr().err == complaint

@@ -166,15 +166,6 @@ def test_other_names_of_the_same_file_are_left_alone(home: Path, uid: int, data:
     assert ((home / "app.conf").read_bytes(), mode_of(home / "app.conf")) == (data, 0o600)
 
 
-def test_changed_content_is_replaced_whole(home: Path, uid: int) -> None:
-    """A process that has the old file open goes on reading the old content."""
-    dest = write(home / "app.conf", b"old", uid)
-    with dest.open("rb") as reader:
-        assert in_child(lambda: place([content(dest)]), uid).error is None
-        assert reader.read() == b"old"
-    assert dest.read_bytes() == SECRET
-
-
 # -- unchanged --
 
 
