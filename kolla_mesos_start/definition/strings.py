@@ -31,11 +31,10 @@ RESTARTED = "restarted"  # the variable that a daemon with `on_change: {restart:
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "URG", "WINCH", "IO", "PWR")
 
 # Not compiled here, but by re when a definition first needs one: not every start does.
-HOST = r"(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)"
-PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
-ENDPOINT = f"{HOST}:{PORT}"
-URL = rf"https?://{HOST}(:[0-9]{{1,5}})?([/?]\S*)?"
-EXTERNAL_URL = rf"https?://{HOST}(:{PORT})?([/?]\S*)?"
+_HOST = r"(\[[0-9A-Fa-f:.%]+\]|[^\s/:?#@\[\]]+)"
+_PORT = (
+    r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
+)
 _USER = r"[^\s:/]+"
 # ZooKeeper refuses these in paths; the last range because Java stores it as surrogates.
 _NOT_IN_ZNODES = "[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
@@ -109,9 +108,12 @@ def bad_file(text: str) -> str | None:
 bad_perm = _matching(r"[0-7]{3,4}|0o0*[0-7]{1,4}", 'expected octal text such as "0600"')
 bad_user = _matching(_USER, "expected a user's name or number")
 bad_owner = _matching(f"{_USER}(:{_USER})?", "expected user or user:group")
-bad_endpoint = _matching(ENDPOINT, "expected host:port, an IPv6 address in brackets")
-bad_url = _matching(URL, "expected http[s]://host[:port][/path]")
-bad_external_url = _matching(EXTERNAL_URL, "expected http[s]://host[:port][/path], a port from 1 to 65535")
+bad_endpoint = _matching(f"{_HOST}:{_PORT}", "expected host:port, an IPv6 address in brackets")
+bad_url = _matching(rf"https?://{_HOST}(:[0-9]{{1,5}})?([/?]\S*)?", "expected http[s]://host[:port][/path]")
+bad_external_url = _matching(
+    rf"https?://{_HOST}(:{_PORT})?([/?]\S*)?",
+    "expected http[s]://host[:port][/path], a port from 1 to 65535",
+)
 
 
 # -- labels, templates, values ---------------------------------------------------------------------------
