@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.render.prepare import Prepared, Preparer
     from kolla_mesos_start.settings import Settings
-    from kolla_mesos_start.tree.ended import FailureRecord
     from kolla_mesos_start.tree.presence import Registration
     from kolla_mesos_start.tree.published import Published
-    from kolla_mesos_start.tree.status import StatusTree
+    from kolla_mesos_start.tree.status import FailureRecord, StatusTree
     from kolla_mesos_start.wait.judge import Runnable
     from kolla_mesos_start.zookeeper.client import Client
 
@@ -278,7 +277,7 @@ class Agent:
             log.warning(
                 "this Python can't hide the memory of agent and registrar from processes of their user"
             )
-        import kolla_mesos_start.tree.ended  # noqa: F401 (while ZooKeeper answers)
+        import kolla_mesos_start.tree.status  # noqa: F401 (while ZooKeeper answers)
         from kolla_mesos_start.render.prepare import Preparer
         from kolla_mesos_start.tree.published import Published
         from kolla_mesos_start.tree.znodes import Znodes
@@ -290,7 +289,7 @@ class Agent:
 
     def _read(self) -> None:
         """Wait until the definition is published, and read it as a graph of commands."""
-        from kolla_mesos_start.tree.ended import FailureRecord
+        from kolla_mesos_start.tree.status import FailureRecord, StatusTree
 
         self.stage, settings = "read", self.settings
         published = self.preparer.published
@@ -303,9 +302,6 @@ class Agent:
             from kolla_mesos_start.daemon.refresh import refuse_restart
 
             refuse_restart(settings.supervise, graph)
-
-        from kolla_mesos_start.tree.status import StatusTree
-
         self.tree = StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
     def _use_recorded_acl(self, published: Published) -> None:

@@ -55,7 +55,7 @@ class Issues(AgentError):
 
     subject = "input"
 
-    def __init__(self, issues: Sequence[str]) -> None:
+    def __init__(self, issues: Iterable[str]) -> None:
         self.issues = tuple(each if isinstance(each, Issue) else Issue(each) for each in issues)
         count = f"{len(self.issues)} issues" if len(self.issues) > 1 else "1 issue"
         super().__init__(f"{self.subject}: {count}: " + "; ".join(self.issues))
@@ -119,6 +119,12 @@ class RefusedByServer(AgentError):
 
     def __init__(self, what: str, error: Exception) -> None:
         super().__init__(f"{what}: ZooKeeper refuses it ({type(error).__name__})")
+
+
+class UnreadableServer(AgentError):
+    """The server speaks another protocol."""
+
+    status = 69
 
 
 class TooLarge(AgentError):

@@ -72,7 +72,8 @@ class Report:
         """
         if (stage, command) != (self._stage, self._command):
             self._since = time.time()
-        reason = _cut(reason)
+        if len(reason) > MAX_REASON:  # The log has the whole text.
+            reason = f"{reason[: MAX_REASON - 3]}..."
         self._stage, self._command, self._reason = stage, command, reason
         self._fields = {"code": code} if code else {}
         if outside:
@@ -126,11 +127,6 @@ class Report:
             since=utc(self._since),
             **self._fields,
         )
-
-
-def _cut(reason: str) -> str:
-    """Shorten a reason to a line for probes; the log has the whole text."""
-    return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}..."
 
 
 def status_znode(

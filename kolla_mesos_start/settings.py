@@ -12,14 +12,14 @@ import os
 import re
 import signal
 import socket
+from types import MappingProxyType
 
 from kolla_mesos_start.addresses import is_host, is_ip, is_port
-from kolla_mesos_start.definition.forms import GLOBAL, RESERVED, bad_generation, unusable
+from kolla_mesos_start.definition.strings import GLOBAL, RESERVED, bad_generation, unusable
 from kolla_mesos_start.errors import AccessDenied, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper import Labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,16 +55,6 @@ _OF_KUBERNETES = PREFIX + r"\w+_(SERVICE_(HOST|PORT\w*)|PORT(_[0-9]+_(TCP|UDP|SC
 NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
 ZOOKEEPER_PORT = 2181
-LABELS = Labels(
-    hosts="KOLLA_ZK_HOSTS",
-    auth="KOLLA_ZK_AUTH_FILE",
-    ca="KOLLA_ZK_CA",
-    cert="KOLLA_ZK_CERT",
-    key="KOLLA_ZK_KEY",
-    connect_timeout="KOLLA_ZK_CONNECT_TIMEOUT",
-    session_timeout="KOLLA_ZK_SESSION_TIMEOUT",
-    identity="KOLLA_STATE_DIR",
-)
 WORLD: Acl = ("world", "anyone", "cdrwa")
 LOGLEVELS = ("debug", "info", "warning", "error")
 TERMINATION_LOG = "/dev/termination-log"
@@ -127,7 +117,6 @@ class Settings(NamedTuple):
             self.ca,
             self.cert,
             self.key,
-            LABELS,
         )
 
     @property
@@ -151,41 +140,35 @@ def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
     ]
 
 
-def _tls_issues(ca: str, cert: str | None, key: str | None, labels: Labels) -> Sequence[str]:
-    """Why TLS can't load the files. Checked here, because connections would be retried for ever."""
-    from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
-
-    try:
-        make_context(ca, cert, key, labels=labels)
-    except UnusableFiles as error:
-        return error.issues
-    return ()
-
-
 def parse(
     environ: Mapping[str, str],
     *,
     hostname: Callable[[], str] = socket.gethostname,
-    names: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:
     """The settings of an environment. Raises BadEnvironment with an issue for each bad variable.
 
     `names`: how messages name a variable, if not by its own name.
     """
-    variables = _Variables({**environ, OS_HOSTNAME: hostname()}, names or {})
-    read, require = variables.read, variables.require
-    hosts, chroot = require("KOLLA_ZK_HOSTS", _ensemble, ("", ""))
-    deployment_id, service_name = require("KOLLA_APP_ID", _app_id, ("", ""), ["MARATHON_APP_ID"])
+    variables = _Variables({**environ, OS_HOSTNAME: hostname()})
+    read = variables.read
+    hosts, chroot = read("KOLLA_ZK_HOSTS", _ensemble, ("", ""), required=True)
+    app_id = ("KOLLA_APP_ID", "MARATHON_APP_ID")
+    deployment_id, service_name = read(app_id, _app_id, ("", ""), required=True)
+    # Under Marathon HOST is the Mesos agent's name; elsewhere shells and images set it to anything.
+    mesos = ["HOST"] if variables.is_set("MESOS_TASK_ID") else []
+    sources = ("KOLLA_HOSTNAME", *mesos, "NODE_NAME", OS_HOSTNAME)
+    in_pod = variables.is_set("KUBERNETES_SERVICE_HOST")
     ca, cert, key = _tls(variables)
     copy_once = read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False)
     settings = Settings(
         hosts=hosts,
         chroot=chroot,
-        prefix=read("KOLLA_SYSTEM_PREFIX", _prefix, "/kolla"),
+        prefix=read("KOLLA_SYSTEM_PREFIX", _znode, "/kolla"),
         deployment_id=deployment_id,
         service_name=service_name,
-        host=require("KOLLA_HOSTNAME", _host_name, "", _host_sources(variables)),
-        host_is_pod=_host_is_pod(variables),
+        host=read(sources, _host_name, "", required=True),
+        host_is_pod=in_pod and variables.first_set(sources) == OS_HOSTNAME,
         address=read("KOLLA_ADDRESS", _address, None),
         ports=read("KOLLA_PORTS", _ports, ()) or variables.foreign("PORTS", _ports, ()),
         private_interface=read("KOLLA_PRIVATE_INTERFACE", _interface, None),
@@ -214,7 +197,10 @@ def parse(
         environ=child_environ(environ, copy_once, _first_environ),
     )
     if variables.issues:
-        raise BadEnvironment(variables.issues)
+        raise BadEnvironment(
+            re.sub(r"\bKOLLA_\w+", lambda found: names.get(found[0], found[0]), issue)
+            for issue in variables.issues
+        )
     return settings._replace(unknown=(*variables.unknown(), *variables.notes))
 
 
@@ -267,9 +253,8 @@ class _Unexpected(Exception):
 class _Variables:
     """The variables, read one by one; `issues` collects the errors."""
 
-    def __init__(self, environ: Mapping[str, str], names: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self._names = names
         self.issues: list[str] = []
         self.notes: list[str] = []
         self._asked: set[str] = set()
@@ -280,7 +265,7 @@ class _Variables:
         names = sorted(ours.difference(self._asked, {PREFIX + name for name in OF_OTHERS}, {OS_HOSTNAME}))
         if not names:
             return ()
-        from kolla_mesos_start.definition.fields import nearest  # A mistake pays for its import.
+        from kolla_mesos_start.definition.document import nearest  # A mistake pays for its import.
 
         known = {name for name in self._asked if name.startswith(PREFIX) and name != OS_HOSTNAME}
         return tuple(
@@ -289,25 +274,35 @@ class _Variables:
             if not re.fullmatch(_OF_KUBERNETES, name)
         )
 
-    def shown(self, name: str) -> str:
-        """The name of the variable in messages."""
-        return self._names.get(name, name)
-
     def is_set(self, name: str) -> bool:
         """Whether the variable counts as set; the module's docstring explains empty ones."""
         self._asked.add(name)
         return bool(self.environ.get(name)) or (name in NEVER_EMPTY and name in self.environ)
 
-    def read(self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()) -> T:
-        """The first of the variables that is set, converted; `otherwise` if none is, or its value is bad."""
-        found = self.first_set(name, fallbacks)
-        return self._converted(found, convert, otherwise) if found else otherwise
-
-    def require(
-        self, name: str, convert: Callable[[str], T], otherwise: T, fallbacks: Sequence[str] = ()
+    def read(
+        self,
+        names: str | Sequence[str],
+        convert: Callable[[str], T],
+        otherwise: T,
+        *,
+        required: bool = False,
     ) -> T:
-        """Like `read`, but it is an issue if none is set."""
-        return self._converted(self.first_set(name, fallbacks) or name, convert, otherwise)
+        """The first of the variables that is set, converted; `otherwise` if none is, or its value is bad.
+
+        If it is `required`, it is an issue if none is set.
+        """
+        names = (names,) if isinstance(names, str) else names
+        name = self.first_set(names) or names[0]
+        if not required and not self.is_set(name):
+            return otherwise
+        value = self.environ.get(name)
+        try:
+            return convert(value or "")
+        except _Unexpected as unexpected:
+            found = "is not set" if value is None else f"is {value!r}"
+            subject = name if unexpected.hidden else f"{name} {found}"
+            self.issues.append(f"{subject}: expected {unexpected.expected}")
+            return otherwise
 
     def foreign(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
         """Like `read`, for a variable that others may use for something else: then a note says so."""
@@ -317,48 +312,29 @@ class _Variables:
             self.notes.append(f"{name} is ignored, as it is not {unexpected.expected}; set KOLLA_{name}")
             return otherwise
 
-    def first_set(self, name: str, fallbacks: Sequence[str]) -> str | None:
+    def first_set(self, names: Sequence[str]) -> str | None:
         """The name of the first variable that is set, or None."""
-        return next(filter(self.is_set, (name, *fallbacks)), None)
-
-    def _converted(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
-        value = self.environ.get(name)
-        try:
-            return convert(value or "")
-        except _Unexpected as unexpected:
-            found = "is not set" if value is None else f"is {value!r}"
-            subject = self.shown(name) if unexpected.hidden else f"{self.shown(name)} {found}"
-            self.issues.append(f"{subject}: expected {unexpected.expected}")
-            return otherwise
-
-
-def _host_sources(variables: _Variables) -> list[str]:
-    """The variables that name the host if KOLLA_HOSTNAME isn't set, in order."""
-    # Under Marathon HOST is the Mesos agent's name; elsewhere shells and images set it to anything.
-    mesos = ["HOST"] if variables.is_set("MESOS_TASK_ID") else []
-    return [*mesos, "NODE_NAME", OS_HOSTNAME]
-
-
-def _host_is_pod(variables: _Variables) -> bool:
-    named = variables.first_set("KOLLA_HOSTNAME", _host_sources(variables)) != OS_HOSTNAME
-    return variables.is_set("KUBERNETES_SERVICE_HOST") and not named
+        return next(filter(self.is_set, names), None)
 
 
 def _tls(variables: _Variables) -> tuple[str | None, str | None, str | None]:
     """The files of the CA, the client's certificate and its key, if they can be loaded together."""
     before = len(variables.issues)
-    labels = Labels(*map(variables.shown, LABELS))
     if variables.is_set("KOLLA_ZK_KEY") and not variables.is_set("KOLLA_ZK_CERT"):
-        variables.issues.append(f"{labels.key} is set, {labels.cert} is not: expected both or none")
+        variables.issues.append("KOLLA_ZK_KEY is set, KOLLA_ZK_CERT is not: expected both or none")
     if variables.is_set("KOLLA_ZK_CERT") and not variables.is_set("KOLLA_ZK_CA"):
         # Without a CA the server would not be verified.
-        what = f"{labels.cert} is set, {labels.ca} is not: expected the CA of the ensemble"
-        variables.issues.append(what)
+        variables.issues.append("KOLLA_ZK_CERT is set, KOLLA_ZK_CA is not: expected the CA of the ensemble")
     ca = variables.read("KOLLA_ZK_CA", _file, None)
     cert = variables.read("KOLLA_ZK_CERT", _file, None)
     key = variables.read("KOLLA_ZK_KEY", _file, None)
     if ca and len(variables.issues) == before:
-        variables.issues.extend(_tls_issues(ca, cert, key, labels))
+        from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
+
+        try:
+            make_context(ca, cert, key)  # Checked here, because connections would be retried for ever.
+        except UnusableFiles as error:
+            variables.issues.extend(error.issues)
     return ca, cert, key
 
 
@@ -402,11 +378,7 @@ def _server(text: str, expected: str) -> str:
     return f"{host}:{port}"
 
 
-def _prefix(text: str) -> str:
-    return _znode(text, "the absolute path of a znode, like /kolla")
-
-
-def _znode(path: str, expected: str) -> str:
+def _znode(path: str, expected: str = "the absolute path of a znode, like /kolla") -> str:
     """The path without a slash at its end; the root is empty."""
     path = path[:-1] if path.endswith("/") else path
     root, *names = path.split("/")
@@ -434,16 +406,32 @@ def _app_id(text: str) -> tuple[str, str]:
     return deployment_id, "/".join(service)
 
 
-def _host_name(text: str) -> str:
-    if "/" in text or text == GLOBAL or not _is_znode_name(text):
-        raise _Unexpected(f"a name without /, other than {GLOBAL}")
-    return text
+def _checked(fits: Callable[[str], bool], expected: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if not fits(text):
+            raise _Unexpected(expected)
+        return text
+
+    return convert
 
 
-def _address(text: str) -> str:
-    if not is_ip(text, socket.AF_INET6) and not is_host(text):
-        raise _Unexpected("an IP address (without brackets or a port) or a host name")
-    return text
+_host_name = _checked(
+    lambda text: "/" not in text and text != GLOBAL and _is_znode_name(text),
+    f"a name without /, other than {GLOBAL}",
+)
+_address = _checked(
+    lambda text: is_ip(text, socket.AF_INET6) or is_host(text),
+    "an IP address (without brackets or a port) or a host name",
+)
+_interface = _checked(
+    lambda text: not re.search(r"[/\s]", text) and len(os.fsencode(text)) <= INTERFACE_LIMIT,
+    "the name of a network interface, like eth0",
+)
+_logs = _checked(
+    lambda text: text.isprintable() and len(text) <= LOGS_LIMIT,
+    f"a command or the path of a file, at most {LOGS_LIMIT} characters in one line, like podman logs"
+    " site_nova-api",
+)
 
 
 def _ports(text: str) -> tuple[int, ...]:
@@ -453,23 +441,8 @@ def _ports(text: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _interface(text: str) -> str:
-    if "/" in text or re.search(r"\s", text) or len(os.fsencode(text)) > INTERFACE_LIMIT:
-        raise _Unexpected("the name of a network interface, like eth0")
-    return text
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in choices:
-            raise _Unexpected(_either(*choices))
-        return text
-
-    return convert
-
-
 def _switch(off: str, on: str) -> Callable[[str], bool]:
-    convert = _one_of(off, on)
+    convert = _checked((off, on).__contains__, _either(off, on))
     return lambda text: convert(text) == on
 
 
@@ -492,7 +465,7 @@ def _stop_signal(text: str) -> int:
 
 
 def _loglevel(text: str) -> str:
-    return _one_of(*LOGLEVELS)(text.lower())
+    return _checked(LOGLEVELS.__contains__, _either(*LOGLEVELS))(text.lower())
 
 
 def _limit(text: str) -> float | None:
@@ -531,15 +504,6 @@ def _generation(text: str) -> str:
     expected = bad_generation(text) or unusable(text)
     if expected:
         raise _Unexpected(expected)
-    return text
-
-
-def _logs(text: str) -> str:
-    if not text.isprintable() or len(text) > LOGS_LIMIT:
-        raise _Unexpected(
-            f"a command or the path of a file, at most {LOGS_LIMIT} characters in one line, like"
-            " podman logs site_nova-api"
-        )
     return text
 
 

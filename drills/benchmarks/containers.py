@@ -72,9 +72,9 @@ class Counted(Session):
 
     traffic: Traffic
 
-    def _send(self, header: bytes, operation: Any) -> None:
+    def _send(self, operation: Any, xid: int | None = None) -> None:
         before = len(self._outbox)
-        super()._send(header, operation)
+        super()._send(operation, xid)
         first = operation.operations[0] if hasattr(operation, "operations") else operation
         kind = type(operation).__name__ + " watch" * getattr(operation, "watcher", False)
         if kind == "Ping":

@@ -23,7 +23,7 @@ import yaml
 from kazoo.client import KazooClient
 
 from kolla_mesos_start.ctl.up.containers import LocalContainer, processes_of
-from kolla_mesos_start.definition.forms import LOCAL
+from kolla_mesos_start.definition.strings import LOCAL
 from tests.examples import whole
 from tests.examples.openstack import SYSTEM_PATH, WHOLE
 from tests.stack.cloud import noting

@@ -26,7 +26,7 @@ from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.text import NotThere, existing, printable
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.definition.forms import bad_segment
+from kolla_mesos_start.definition.strings import bad_segment
 from kolla_mesos_start.errors import AgentError, BadEnvironment, BadUsage, listed
 from kolla_mesos_start.files.permissions import world_readable
 from kolla_mesos_start.settings import Settings

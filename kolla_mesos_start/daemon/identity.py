@@ -10,7 +10,7 @@ import os
 import re
 import stat
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.health import O_CAREFUL, refuse_strangers, replace
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.report import status_znode

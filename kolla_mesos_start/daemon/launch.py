@@ -214,10 +214,7 @@ class Launch:
         ready = self._step.command.ready
         assert ready is not None
         return Handoff(
-            servers=(
-                *(servers.hosts, servers.chroot, servers.auth),
-                *(servers.ca, servers.cert, servers.key, servers.labels),
-            ),
+            servers=(servers.hosts, servers.chroot, servers.auth, servers.ca, servers.cert, servers.key),
             session=(session.id, session.password, session.zxid, session.timeout),
             registration=self._registration,
             container=self._report.shown,

@@ -15,14 +15,13 @@ import time
 from kolla_mesos_start.daemon.handoff import Refreshing, Stopping
 from kolla_mesos_start.daemon.notify_socket import Manager, NotifySocket, Senders
 from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
-from kolla_mesos_start.errors import CannotWrite, TooLarge
+from kolla_mesos_start.errors import AgentError, CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.probes import http, tcp
 from kolla_mesos_start.report import NEVER_READY, Report, StatusZnode, utc, with_texts
 from kolla_mesos_start.tree.presence import Presence, Registration
-from kolla_mesos_start.zookeeper import Labels
 from kolla_mesos_start.zookeeper.session import Servers, Session
 
 TYPE_CHECKING = False
@@ -50,15 +49,14 @@ class Registrar:
     def __init__(self, handoff: Handoff) -> None:
         self.loop = Loop()
         session_id, password, zxid, timeout = handoff.session
-        hosts, chroot, auth, ca, cert, key, labels = handoff.servers
         self.session = Session(
-            Servers(hosts, chroot, auth, ca, cert, key, Labels(*labels)),
+            Servers(*handoff.servers),
             min(LONGEST_SESSION, timeout),
             session_id=session_id,
             password=password,
             zxid=zxid,
         )
-        self.session.on_too_large(lambda path, size: log.warning("%s; retrying", TooLarge(path, size).reason))
+        self.session.on_fault(_warn_of_fault)
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._rules = _check(handoff), Check(*handoff.check)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
@@ -345,8 +343,13 @@ class StatusReporter:
             self._complained = True
 
 
+def _warn_of_fault(error: AgentError) -> None:
+    if isinstance(error, TooLarge):
+        log.warning("%s; retrying", error.reason)
+
+
 def _ending(command: str, reason: str, status: int | None, logs: str | None, *, retriable: bool) -> bytes:
-    """The record in `tree.ended` of a daemon that was never ready."""
+    """The record (`tree.status.FailureRecord`) of a daemon that was never ready."""
     texts = (b"true" if retriable else b"false", b"null" if status is None else b"%d" % status)
     return with_texts(
         b'{"retriable": %s, "status": %s}' % texts,

@@ -17,7 +17,7 @@ instances, so that a change wakes one of many.
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
+from kolla_mesos_start.definition.strings import DAEMON, GLOBAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.session import perform

@@ -1,13 +1,12 @@
 """The records of a command graph: a command, what it depends on, its files, its readiness check.
 
-Only data and simple properties. `schema.build` makes them from a definition.
+Only data and simple properties. `keys.build` makes them from a definition.
 All strings may be templates until `resolve.resolve` makes a `Step` of a command that is to run.
 """
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition.forms import DAEMON, LOCAL, parse_perm
-from kolla_mesos_start.definition.texts import sublabel
+from kolla_mesos_start.definition.strings import DAEMON, LOCAL, sublabel
 from kolla_mesos_start.records import NamedTuple
 
 
@@ -92,7 +91,7 @@ class File(NamedTuple):
     @property
     def mode(self) -> int:
         """The permission bits. Only for a file whose `perm` is rendered."""
-        return parse_perm(self.perm)
+        return int(self.perm, 8)
 
 
 class Ready(NamedTuple):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition import argv, forms
-from kolla_mesos_start.definition.fields import Reading
+from kolla_mesos_start.definition import argv, strings
+from kolla_mesos_start.definition.document import Reading
 from kolla_mesos_start.definition.model import Step
-from kolla_mesos_start.definition.texts import Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.definition.strings import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition, Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kolla_mesos_start.definition.model import BeforeStop, Command, File, OnChange, Ready
-    from kolla_mesos_start.definition.texts import Render
+    from kolla_mesos_start.definition.strings import Render
 
 
 def resolve(command: Command, render: Render) -> Step:
@@ -32,17 +32,16 @@ def late_texts(command: Command) -> tuple[Text, ...]:
 
 def _resolve(command: Command, render: Render) -> tuple[Step, list[Issue]]:
     resolver = _Resolver(Reading(render), command.label)
-    text = resolver.command("command", command.command)
-    line = resolver.command_line("command", text)
+    line = resolver.line("command", command.command)
     resolved = command._replace(
-        command=text,
+        command=line.argv,
         env=tuple((name, resolver.text(sublabel("env", name), value)) for name, value in command.env),
         files=tuple(resolver.file(file) for file in command.files),
-        user=resolver.optional("user", command.user, forms.bad_user),
+        user=resolver.optional("user", command.user, strings.bad_user),
         ready=command.ready and resolver.ready(command.ready),
         on_change=command.on_change and resolver.on_change(command.on_change),
         election=command.election
-        and command.election._replace(start=resolver.argv("election.start", command.election.start)),
+        and command.election._replace(start=resolver.line("election.start", command.election.start).argv),
         before_stop=command.before_stop and resolver.before_stop(command.before_stop),
     )
     program = _program(command.command, line)
@@ -63,53 +62,49 @@ class _Resolver:
         self.reading = reading
         self._label = label
 
-    def text(self, key: str, text: str, form: forms.Form = forms.any_text) -> str:
+    def text(self, key: str, text: str, form: strings.Form = strings.any_text) -> str:
         return self.reading.resolve(Text(f"{self._label}.{key}", text), form)
 
-    def optional(self, key: str, text: str | None, form: forms.Form) -> str | None:
+    def optional(self, key: str, text: str | None, form: strings.Form) -> str | None:
         return None if text is None else self.text(key, text, form)
 
-    def command(self, key: str, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    def line(self, key: str, command: str | tuple[str, ...]) -> argv.CommandLine:
         """A string is rendered first and split later; the items of a list are never split."""
         if isinstance(command, str):
-            return self.text(key, command)
-        return tuple(self.text(label, item) for label, item in labelled(key, command))
-
-    def command_line(self, key: str, command: str | tuple[str, ...]) -> argv.CommandLine:
+            command = self.text(key, command)
+        else:
+            command = tuple(self.text(label, item) for label, item in labelled(key, command))
         try:
             return argv.parse(command)
         except ValueError as error:
             self.reading.report(f"{self._label}.{key}", str(error))
             return argv.CommandLine((), shell=False)
 
-    def argv(self, key: str, command: str | tuple[str, ...]) -> tuple[str, ...]:
-        return self.command_line(key, self.command(key, command)).argv
-
     def file(self, file: File) -> File:
         label = sublabel("files", file.name)
         return file._replace(
-            dest=self.text(f"{label}.dest", file.dest, forms.bad_file),
-            owner=self.optional(f"{label}.owner", file.owner, forms.bad_owner),
-            perm=self.text(f"{label}.perm", file.perm, forms.bad_perm),
-            check=None if file.check is None else self.argv(f"{label}.check", file.check),
+            dest=self.text(f"{label}.dest", file.dest, strings.bad_file),
+            owner=self.optional(f"{label}.owner", file.owner, strings.bad_owner),
+            perm=self.text(f"{label}.perm", file.perm, strings.bad_perm),
+            check=None if file.check is None else self.line(f"{label}.check", file.check).argv,
         )
 
     def ready(self, ready: Ready) -> Ready:
         if ready.kind == "http":
-            return ready._replace(value=self.text("ready.http", str(ready.value), forms.bad_url))
+            return ready._replace(value=self.text("ready.http", str(ready.value), strings.bad_url))
         if ready.kind == "command" and isinstance(ready.value, (str, tuple)):
-            line = self.command_line("ready.command", self.command("ready.command", ready.value))
+            line = self.line("ready.command", ready.value)
             return ready._replace(value=line.argv, program=_program(ready.value, line))
         return ready
 
     def on_change(self, on_change: OnChange) -> OnChange:
         if on_change.kind == "command" and on_change.value is not None:
-            return on_change._replace(value=self.argv("on_change.command", on_change.value))
+            return on_change._replace(value=self.line("on_change.command", on_change.value).argv)
         if on_change.kind == "restart":
-            text = f"{{{{ {forms.RESTARTED} | default('') }}}}"
+            text = f"{{{{ {strings.RESTARTED} | default('') }}}}"
             return on_change._replace(value=self.text("on_change.restart", text))
         return on_change
 
     def before_stop(self, before_stop: BeforeStop) -> BeforeStop:
-        line = self.command_line("before_stop", self.command("before_stop", before_stop.command))
+        line = self.line("before_stop", before_stop.command)
         return before_stop._replace(command=line.argv, program=_program(before_stop.command, line))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL
+from kolla_mesos_start.definition.strings import DAEMON, GLOBAL
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Join, Snapshot
 from kolla_mesos_start.election.records import (

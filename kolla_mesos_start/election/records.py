@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 
-from kolla_mesos_start.definition.forms import bad_segment
+from kolla_mesos_start.definition.strings import bad_segment
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import codec
 from kolla_mesos_start.tree.codec import Field

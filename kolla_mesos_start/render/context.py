@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import CannotRender, MissingVariable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple

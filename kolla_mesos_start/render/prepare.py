@@ -10,10 +10,10 @@ import json
 import os
 from functools import partial
 
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import generations, load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
-from kolla_mesos_start.definition.texts import untidy
+from kolla_mesos_start.definition.strings import untidy
 from kolla_mesos_start.errors import AccessDenied, BadDefinition, CannotRender, listed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Callable, TypeVar
 
     from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Step
-    from kolla_mesos_start.definition.texts import Text
+    from kolla_mesos_start.definition.strings import Text
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host.accounts import Ids
     from kolla_mesos_start.settings import Settings
@@ -105,7 +105,7 @@ class Preparer:
         over the definition: see `schema`.
         """
         document = load(definition.data)
-        texts = schema.early_texts(document)
+        texts = keys.early_texts(document)
         names = context.variable_names(texts)
         stamps: dict[str, Stamp | None] = {self.published.source: (definition.version, definition.zxid)}
         variables: Mapping[str, str] = {}
@@ -113,7 +113,7 @@ class Preparer:
             variables, read, _ = self._variables(names)
             stamps.update(read)
         renderer = self._renderer(variables, texts)
-        build = partial(schema.build, document, self._znodes.service_name, renderer.text)
+        build = partial(keys.build, document, self._znodes.service_name, renderer.text)
         return self._checked(renderer, build), stamps
 
     def prepare(self, command: Command, with_files: bool = True, listed: Listed | None = None) -> Prepared:

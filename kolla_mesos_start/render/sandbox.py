@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any, Callable, ClassVar, NamedTuple, Union
 
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.lean_import import import_without
 

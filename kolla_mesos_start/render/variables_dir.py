@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from kolla_mesos_start.definition.texts import value_of
+from kolla_mesos_start.definition.strings import value_of
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.files.paths import read_regular
 

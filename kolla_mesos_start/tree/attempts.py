@@ -10,8 +10,8 @@ import os
 import time
 from functools import partial
 
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Dependency
+from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
@@ -234,9 +234,9 @@ class Attempts:
             data = states.encode_mark(claim.token, self._tree.definition)
             marked = self._client.read([mark])[mark] is not None  # Created by hand.
             operations.append(SetData(mark, data, -1) if marked else self._client.creation(mark, data))
-        return operations + self._shared_writes(
-            command, detail.state, self._other_scopes(command, detail.state)
-        )
+        # A command that runs once on each host shows its state in `global` too, another one its success here.
+        others = [GLOBAL] if command.run_once == LOCAL else [LOCAL] * (detail.state == DONE)
+        return operations + self._shared_writes(command, detail.state, others)
 
     def forget_oldest(self, command: Command) -> None:
         """Delete the oldest marks, except KEPT_MARKS. Failures are ignored.
@@ -273,14 +273,6 @@ class Attempts:
         if command.run_once == GLOBAL:
             self._write(command, lambda: self._shared_writes(command, DONE, [LOCAL], marks_host=False))
 
-    def _other_scopes(self, command: Command, state: str) -> Sequence[str]:
-        """The other scopes that show the state: `global` for a command that runs once on each host; `local`
-        for a success in the deployment.
-        """
-        if command.run_once == LOCAL:
-            return [GLOBAL]
-        return [LOCAL] if state == DONE else []
-
     # -- plain commands -----------------------------------------------------------------------------
 
     def begin(self, command: Command) -> None:
@@ -294,7 +286,8 @@ class Attempts:
 
         def on_read(scope: str, value: Any, error: Exception | None) -> None:
             if value:
-                operations = self._plain_writes(command, detail, {scope: Znode(*value)})
+                texts = self._text_writes(command, RUNNING, {scope: Znode(*value)})
+                operations = texts + self._detail_writes(command, detail, [scope])
                 session.request(Transaction(operations), lambda results, error: None)
 
         # Each scope on its own: replicas that begin at the same time share `global`.
@@ -313,19 +306,12 @@ class Attempts:
             status=outcome.status,
             message=outcome.message,
         )
+        details = self._detail_writes(command, detail, SCOPES)
+        self._write(command, lambda: self._shared_writes(command, detail.state, SCOPES) + details)
 
-        def prepare() -> Operations:
-            found, marks = self._read_shared(command, detail.state, SCOPES)
-            return self._plain_writes(command, detail, found) + marks
-
-        self._write(command, prepare)
-
-    def _plain_writes(
-        self, command: Command, detail: Detail, found: Mapping[str, Znode | None]
-    ) -> Operations:
-        details = [self._znodes.command(scope, command.path).detail for scope in found]
-        texts = self._text_writes(command, detail.state, found)
-        return texts + [SetData(path, detail.encoded(), -1) for path in details]
+    def _detail_writes(self, command: Command, detail: Detail, scopes: Sequence[str]) -> Operations:
+        places = [self._znodes.command(scope, command.path) for scope in scopes]
+        return [SetData(at.detail, detail.encoded(), -1) for at in places]
 
     # -- both -----------------------------------------------------------------------------------------
 
@@ -333,19 +319,12 @@ class Attempts:
         self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
     ) -> Operations:
         """The state writes in `scopes` (compare-and-set), and after a success this host in `hosts/`."""
-        found, marks = self._read_shared(command, state, scopes, marks_host=marks_host)
-        return self._text_writes(command, state, found) + marks
-
-    def _read_shared(
-        self, command: Command, state: str, scopes: Sequence[str], *, marks_host: bool = True
-    ) -> tuple[dict[str, Znode | None], Operations]:
-        """The states in `scopes`, and the operation that marks this host after a success."""
         at = {scope: self._znodes.command(scope, command.path).state for scope in scopes}
         host = f"{self._znodes.command(GLOBAL, command.path).hosts}/{self._znodes.host}"
         marks_host = marks_host and state == DONE
         found = self._client.read([*at.values(), *([host] if marks_host else [])])
         marks = [self._client.creation(host, b"")] if marks_host and found[host] is None else []
-        return {scope: found[path] for scope, path in at.items()}, marks
+        return self._text_writes(command, state, {scope: found[path] for scope, path in at.items()}) + marks
 
     def _text_writes(self, command: Command, state: str, found: Mapping[str, Znode | None]) -> Operations:
         operations: Operations = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, bad_segment, bad_service
+from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, bad_segment, bad_service
 from kolla_mesos_start.errors import AccessDenied, BadDefinition, DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from itertools import islice
 
-from kolla_mesos_start.definition.forms import ANY, GLOBAL, bad_service
 from kolla_mesos_start.definition.model import Dependency, External, Members
+from kolla_mesos_start.definition.strings import ANY, GLOBAL, bad_service
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.codec import (
     NO_SESSION,

@@ -1,22 +1,28 @@
-"""Creates the znodes below `status/` that one definition needs, and claims its role."""
+"""What one service writes below `status/`, besides the progress of its commands.
+
+Creates the znodes that its definition needs, claims its role, and records how a failed start has ended.
+"""
 
 from __future__ import annotations
 
+import time
 from types import MappingProxyType
 
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.log import Logger
+from kolla_mesos_start.report import utc, with_texts
+from kolla_mesos_start.tree.codec import decode_leniently
 from kolla_mesos_start.tree.published import Changed, stamp
 from kolla_mesos_start.tree.states import WAITING, printable
 from kolla_mesos_start.zookeeper.client import Refused
 from kolla_mesos_start.zookeeper.view import data_of
-from kolla_mesos_start.zookeeper.wire import BadVersionError, NoNodeError, SetData
+from kolla_mesos_start.zookeeper.wire import OUTAGE, BadVersionError, GetData, NoNodeError, SetData
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Callable
+    from typing import Any, Callable
 
     from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.tree.published import Stamp
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 MAX_OWNER = 200  # bytes that a message shows
+MAX_RECORD = 64 * 1024  # bytes
+# The stages of a start once its service is known.
+STAGES = ("read", "register", "wait", "render", "bootstrap", "exec", "passed")
 
 
 class StatusTree:
@@ -123,40 +132,94 @@ class StatusTree:
 
     def _nodes(self) -> tuple[dict[str, bytes], dict[str, str]]:
         """The needed znodes, parents first; and those that are always created together with another one."""
-        znodes, role = self.znodes, self.znodes.role
+        znodes, graph = self.znodes, self.graph
         # The first container of a deployment creates `status` and `status/global` together.
         nodes, implied = {znodes.status: b""}, {znodes.status: znodes.scope(GLOBAL)}
+
+        def add(path: str, data: bytes, *below: str) -> None:
+            nodes.update({path: data, **dict.fromkeys(below, b"")})
+            implied.update(dict.fromkeys(below, path))
+
         for scope in (GLOBAL, LOCAL):
-            owner = znodes.owner(scope, role)
+            owner = znodes.owner(scope, znodes.role)
+            is_global = scope == GLOBAL
             nodes[znodes.scope(scope)] = b""
-            nodes[owner] = znodes.service_name.encode()
-            for command in self.graph.commands:
+            add(owner, znodes.service_name.encode(), *[znodes.containers] * is_global)
+            for command in graph.steps:
                 at = znodes.command(scope, command.path)
-                below = [at.detail]
-                if scope == GLOBAL:
-                    below.append(at.hosts)
-                if scope == command.run_once:
-                    below += [at.lock, at.generations]
-                nodes[at.state] = WAITING.encode()
-                nodes.update(dict.fromkeys(below, b""))
-                implied.update(dict.fromkeys(below, at.state))
-            if self.graph.daemon:
-                at = znodes.command(scope, f"{role}/{DAEMON}")
-                nodes[at.state] = WAITING.encode()
-                nodes[at.ready] = b""
-                implied[at.ready] = at.state
-            if scope == GLOBAL and self.graph.daemon and self.graph.daemon.election:
+                if command.is_daemon:
+                    below = [at.ready, *[znodes.party(znodes.service_name)] * is_global]
+                else:
+                    below = [at.detail, *[at.hosts] * is_global]
+                    below += [at.lock, at.generations] * (scope == command.run_once)
+                add(at.state, WAITING.encode(), *below)
+            if is_global and graph.daemon and graph.daemon.election:
                 election = znodes.election
-                below = [election.turn, election.members, election.candidates, election.running]
-                nodes.update(dict.fromkeys([election.top, *below], b""))
-                implied.update(dict.fromkeys(below, election.top))
-            if scope == GLOBAL and self.graph.daemon:
-                party = znodes.party(znodes.service_name)
-                nodes[party] = b""
-                implied[party] = at.state
-            if scope == GLOBAL:
-                nodes[znodes.containers] = b""
-                implied[znodes.containers] = owner
-            if scope == LOCAL and self.graph.steps:
-                implied[owner] = znodes.command(LOCAL, self.graph.steps[0].path).state
+                add(election.top, b"", election.turn, election.members, election.candidates, election.running)
+        if graph.steps:
+            implied[owner] = znodes.command(LOCAL, graph.steps[0].path).state
         return nodes, implied
+
+
+class FailureRecord:
+    """How the last failed start of this service on this host ended; `path` is its znode.
+
+    A start that fails writes it; a later start that passes that stage removes it. A failure before any
+    command begins is visible nowhere else. If a daemon ends before it was ready, its registrar writes the
+    record with the stage DAEMON; only a ready daemon removes it. `logs`: how to read this container's log.
+    """
+
+    def __init__(self, client: Client, znodes: Znodes, logs: str | None) -> None:
+        self.path, self._logs = znodes.ended, logs
+        self._client, self._znodes = client, znodes
+        self._exists, self._stage = False, ""
+        self._command: str | None = None
+        client.session.request(GetData(self.path, False), self._on_read)
+
+    def _on_read(self, value: Any, error: Exception | None) -> None:
+        self._exists = error is None or isinstance(error, OUTAGE)
+        # If it is unreadable or was not read, it is removed at the end of a successful start.
+        ending = decode_leniently(value[0] if value else b"", MAX_RECORD)
+        self._command, self._stage = ending.get("command"), ending.get("stage", "")
+
+    @property
+    def leftover(self) -> tuple[str, ...]:
+        """The path of a record to remove once the daemon runs."""
+        return (self.path,) if self._exists and self._stage != DAEMON else ()
+
+    @property
+    def leftover_until_ready(self) -> tuple[str, ...]:
+        """The path of a record to remove once the daemon is ready."""
+        return (self.path,) if self._exists and self._stage == DAEMON else ()
+
+    def reached(self, stage: str, command: str | None = None) -> None:
+        """This start has reached `stage` with `command`: remove the record of a failure before that."""
+        if self._command == command and self._stage in STAGES[: STAGES.index(stage)]:
+            self.forget()
+
+    def forget(self) -> None:
+        """Remove the record."""
+        if self._exists:
+            self._exists = False
+            self._client.ephemerals.discard(self.path)
+            self._client.ephemerals.run()  # Perhaps the session is about to be closed.
+
+    def write(self, ending: str) -> None:
+        """Record that this start failed; `ending` is its last line. Not awaited, and lost in an outage."""
+        znodes, request = self._znodes, self._client.session.request
+        logs = {"logs": self._logs} if self._logs else {}
+        data = with_texts(ending.encode(), when=utc(time.time()), **logs)
+        for path, content in (
+            (znodes.status, b""),
+            (znodes.scope(LOCAL), b""),
+            (znodes.owner(LOCAL, znodes.role), znodes.service_name.encode()),
+            (self.path, data),
+        ):
+            # Existing znodes stay as they are.
+            request(self._client.creation(path, content), lambda value, error: None)
+        request(SetData(self.path, data, -1), self._on_written)
+        self._client.session.flush()
+
+    def _on_written(self, value: Any, error: Exception | None) -> None:
+        if error:
+            log.warning("%s can't be written: %s", self.path, type(error).__name__)

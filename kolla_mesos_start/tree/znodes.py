@@ -39,8 +39,8 @@ Only paths are made here; `zookeeper.client` reads and writes them.
 
 from __future__ import annotations
 
-from kolla_mesos_start.definition.forms import ELECTION, ENDED, GLOBAL, LOCAL
-from kolla_mesos_start.definition.forms import RESERVED as RESERVED
+from kolla_mesos_start.definition.strings import ELECTION, ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.definition.strings import RESERVED as RESERVED
 from kolla_mesos_start.records import NamedTuple
 
 PARTY = ".party"

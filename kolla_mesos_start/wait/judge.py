@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from kolla_mesos_start.definition.forms import ANY
 from kolla_mesos_start.definition.model import Dependency, External
+from kolla_mesos_start.definition.strings import ANY
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import Unmet

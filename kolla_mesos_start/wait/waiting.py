@@ -10,8 +10,8 @@ import math
 import time
 from functools import partial
 
-from kolla_mesos_start.definition.forms import ANY
 from kolla_mesos_start.definition.model import Dependency, External
+from kolla_mesos_start.definition.strings import ANY
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now

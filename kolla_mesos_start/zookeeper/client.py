@@ -18,11 +18,12 @@ from kolla_mesos_start.errors import (
     DONE,
     NO_ANSWER,
     AccessDenied,
+    AgentError,
     CannotRender,
     NoConnection,
     NoRight,
     RefusedByServer,
-    TooLarge,
+    UnreadableServer,
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
@@ -96,105 +97,35 @@ def text(path: str, data: bytes) -> str:
         raise CannotRender(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-class WatchState:
-    """The wanted queries, their last results, and what to read next. Only decides.
+class Watches:
+    """Keeps the results of the wanted queries, and of those `kept`, up to date.
 
     `results`: the server's last answers; `changes` counts replies.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session, loop: Loop) -> None:
+        self._session, self._loop = session, loop
         self.results: dict[Query, Any] = {}
         self.changes = 0
         self.wanted: set[Query] = set()
-        self._paused: set[Query] = set()  # to be read again, but not yet
-        self._asked: set[Query] = set()
-        self._dirty: set[Query] = set()
-        self.unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
-
-    @property
-    def complete(self) -> bool:
-        """Whether all results are up to date, as far as watches have fired."""
-        return not self._dirty and not self._paused and not self._asked
-
-    def is_known(self, query: Query) -> bool:
-        """Whether its result is the last one."""
-        return query in self.results and query not in self._dirty | self._paused | self._asked
-
-    def want(self, queries: Iterable[Query]) -> None:
-        """Set the wanted queries."""
-        wanted = set(queries)
-        for query in self.wanted - wanted:
-            self.results.pop(query, None)
-            self._dirty.discard(query)
-            self._paused.discard(query)
-            self.unanswered.discard(query)
-        self._dirty |= wanted - self.wanted
-        self.unanswered |= wanted - self.wanted
-        self.wanted = wanted
-
-    def due(self) -> set[Query]:
-        """The queries to read now; `arrived` or `failed` will follow. None is read twice at a time."""
-        due = self._dirty - self._asked
-        self._dirty -= due
-        self._asked |= due
-        return due
-
-    def changed(self, query: Query) -> None:
-        """The last result may be outdated."""
-        if query in self.wanted:
-            self._dirty.add(query)
-
-    def fired(self, query: Query) -> float:
-        """A watch has fired. Returns the seconds to pause before `resume`; 0: read it now.
-
-        A pause loses nothing, because reading sets the next watch.
-        """
-        missing = query.required - len(self.results.get(query, ())) if query.children else 0
-        if missing <= 1 or query not in self.wanted:
-            self.changed(query)
-            return 0.0
-        self._paused.add(query)
-        return min(LONGEST_PAUSE, PAUSE * (missing - 1))
-
-    def resume(self, query: Query) -> None:
-        """The pause is over."""
-        if query in self._paused:
-            self._paused.discard(query)
-            self.changed(query)
-
-    def arrived(self, query: Query, value: Any) -> None:
-        """The answer."""
-        self._asked.discard(query)
-        if query in self.wanted:
-            self.unanswered.discard(query)
-            self.results[query] = value
-            self.changes += 1
-
-    def failed(self, query: Query) -> None:
-        """Record that there will be no answer."""
-        self._asked.discard(query)
-        self.changed(query)
-
-    def connected(self) -> None:
-        """Read everything again: all watches are gone, and anything may have happened."""
-        self._paused.clear()
-        self._dirty |= self.wanted
-        self.unanswered |= self.wanted
-
-
-class Watches(WatchState):
-    """Keeps the results of the wanted queries, and of those `kept`, up to date."""
-
-    def __init__(self, session: Session, loop: Loop) -> None:
-        super().__init__()
-        self._session, self._loop = session, loop
         self.kept: frozenset[Query] = frozenset()  # always watched, in addition to the others
+        self._dirty: set[Query] = set()  # to be read, or again
+        self._paused: set[Query] = set()  # to be read again, but not yet
+        self._asked: set[Query] = set()  # being read; none is read twice at a time
+        self._unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
         session.on_connected(self._read_again)
         session.on_watch(self._on_watch)
 
     def watch(self, queries: Iterable[Query]) -> None:
         """Keep `results` up to date for these queries and those `kept`, and for no others."""
-        self.want({*queries, *self.kept})
+        wanted = {*queries, *self.kept}
+        for query in self.wanted - wanted:
+            self.results.pop(query, None)
+        new = wanted - self.wanted
+        self.wanted = wanted
+        self._dirty = self._dirty & wanted | new
+        self._unanswered = self._unanswered & wanted | new
+        self._paused &= wanted
         self._refresh()
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -213,61 +144,85 @@ class Watches(WatchState):
             self._loop.wait(self.fresh)
 
     def fresh(self) -> bool:
-        """Whether all `results` are up to date."""
-        return self._session.connected and self.complete
+        """Whether all `results` are up to date, as far as watches have fired."""
+        return self._session.connected and not (self._dirty or self._paused or self._asked)
 
     def answered(self) -> bool:
         """Whether each result is an answer from this connection, though perhaps not the latest one.
 
         If several znodes change all the time, the results are never all up to date at one instant.
         """
-        return self._session.connected and not self.unanswered
+        return self._session.connected and not self._unanswered
 
     def is_known(self, query: Query) -> bool:
         """Whether the result of this query is up to date."""
-        return self._session.connected and super().is_known(query)
+        outdated = self._dirty | self._paused | self._asked
+        return self._session.connected and query in self.results and query not in outdated
 
     def _on_watch(self, path: str) -> None:
         for query in [query for query in self.wanted if query.path == path]:
-            if pause := self.fired(query):
-                # Up to a fifth sooner, so that many clients do not read at the same instant.
-                self._loop.call_at(now() + jittered(pause * 0.9, 1 / 9), partial(self._resume, query))
+            missing = query.required - len(self.results.get(query, ())) if query.children else 0
+            if missing <= 1:
+                self._dirty.add(query)
+                continue
+            # This loses nothing, because reading sets the next watch. Up to a fifth sooner, so that many
+            # clients do not read at the same instant.
+            self._paused.add(query)
+            pause = min(LONGEST_PAUSE, PAUSE * (missing - 1))
+            self._loop.call_at(now() + jittered(pause * 0.9, 1 / 9), partial(self._resume, query))
         self._refresh()
 
     def _resume(self, query: Query) -> None:
-        self.resume(query)
-        self._refresh()
+        if query in self._paused:
+            self._paused.discard(query)
+            self._dirty.add(query)
+            self._refresh()
 
     def _read_again(self) -> None:
-        self.connected()
+        """All watches are gone, and anything may have happened."""
+        self._paused.clear()
+        self._dirty |= self.wanted
+        self._unanswered |= self.wanted
         self._refresh()
 
     def _refresh(self) -> None:
         if self._session.connected:
-            for query in self.due():
+            for query in self._dirty - self._asked:
+                self._dirty.discard(query)
+                self._asked.add(query)
                 perform(self._session, self._read(query))
 
     def _read(self, query: Query) -> Requests:
         kind = wire.GetChildren if query.children else wire.GetData
         try:
-            value = yield kind(
-                query.path, True
-            )  # This sets the watch, so nothing can happen between the two.
+            # This sets the watch, so nothing can happen between the two.
+            value = yield kind(query.path, True)
         except wire.NoNodeError:
-            self.arrived(query, () if query.children else None)
-            self._refresh()
+            self._arrived(query, () if query.children else None)
             if query in self.wanted:
                 yield wire.Exists(query.path, True)  # Only this sets a watch on a missing znode.
-                self.changed(query)  # It exists by now.
+                self._dirty |= {query} & self.wanted  # It exists by now.
+                self._refresh()
         except wire.KazooException as error:
-            if query in self.wanted and not isinstance(error, wire.OUTAGE):
-                if isinstance(error, (wire.NoAuthError, wire.AuthFailedError)):
-                    raise NoRight(query.path, "read", error) from None
+            self._asked.discard(query)
+            if query not in self.wanted:
+                return
+            if isinstance(error, (wire.NoAuthError, wire.AuthFailedError)):
+                raise NoRight(query.path, "read", error) from None
+            if not isinstance(error, wire.OUTAGE):
                 raise RefusedByServer(query.path, error) from None
             # The connection may be back by the time the failure is known: try again at once.
-            self.failed(query)
+            self._dirty.add(query)
+            self._refresh()
         else:
-            self.arrived(query, tuple(sorted(value)) if query.children else Znode(*value))
+            self._arrived(query, tuple(sorted(value)) if query.children else Znode(*value))
+
+    def _arrived(self, query: Query, value: Any) -> None:
+        self._asked.discard(query)
+        if query in self.wanted:
+            self._unanswered.discard(query)
+            self.results[query] = value
+            self.changes += 1
         self._refresh()
 
 
@@ -282,7 +237,7 @@ class Client:
     expected: tuple[type[Exception], ...] = (wire.NoNodeError, wire.NodeExistsError, wire.BadVersionError)
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[wire.ACL], loop: Loop) -> None:
-        self.loop, self.acl, self._labels = loop, acl, servers.labels
+        self.loop, self.acl = loop, acl
         self.session = Session(servers, timeout)
         self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
@@ -291,8 +246,7 @@ class Client:
         self._granted = 0.0
         self._closing = False
         self.session.on_connected(self._check_timeout)
-        self.session.on_refused(self._refuse)
-        self.session.on_too_large(self._refuse_size)
+        self.session.on_fault(self._on_fault)
         loop.add(self.session)
         loop.add(self.ephemerals)
 
@@ -334,7 +288,7 @@ class Client:
         if not self.loop.wait(is_connected, deadline):
             raise NoConnection(
                 f"no connection to ZooKeeper at {self.session.servers} within {limit:g} s "
-                f"({self._labels.connect_timeout}): {self.session.error or NO_ANSWER}; "
+                f"(KOLLA_ZK_CONNECT_TIMEOUT): {self.session.error or NO_ANSWER}; "
                 f"check {self.session.servers.advice}"
             )
 
@@ -363,20 +317,14 @@ class Client:
         if timeout < SHORT_SESSION and timeout != self._granted:
             log.warning(
                 "the server grants a session timeout of %g s: a short interruption will look like the end "
-                "of this container; raise %s, or the server's tickTime",
+                "of this container; raise KOLLA_ZK_SESSION_TIMEOUT, or the server's tickTime",
                 timeout,
-                self._labels.session_timeout,
             )
         self._granted = timeout
 
-    def _refuse(self) -> None:
-        if self._closing:
-            return
-        raise AccessDenied(f"ZooKeeper refused the credentials of {self._labels.auth}")
-
-    def _refuse_size(self, path: str, size: int) -> None:
-        if not self._closing:
-            raise TooLarge(path, size)
+    def _on_fault(self, error: AgentError) -> None:
+        if not self._closing and not isinstance(error, UnreadableServer):
+            raise error
 
     def _deny(self, denied: NoRight) -> None:
         if not self._closing:

@@ -232,8 +232,7 @@ class Ephemerals:
         if ephemeral.discarded and ephemeral.step == "rest" and self.all.get(ephemeral.path) is ephemeral:
             del self.all[ephemeral.path]
         if ephemeral.owner == OTHER and ephemeral.wanted:
-            same = self._session.servers.labels.identity
-            self._complain(f"another container has taken %s: it uses the same {same}", ephemeral.path)
+            self._complain("another container has taken %s: it uses the same KOLLA_STATE_DIR", ephemeral.path)
 
     def _create_parents(self, ephemeral: Ephemeral) -> Requests:
         ephemeral.refused(now())

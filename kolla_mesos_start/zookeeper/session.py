@@ -14,10 +14,19 @@ import select
 from collections import deque
 from functools import partial
 
-from kolla_mesos_start.errors import AgentError, cause, causes, handshake_cause
+from kolla_mesos_start.errors import (
+    AccessDenied,
+    AgentError,
+    TooLarge,
+    UnreadableServer,
+    cause,
+    causes,
+    handshake_cause,
+)
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.zookeeper import NO_LABELS, Labels, wire
+from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.connect import Task, connect_any, connect_with_tls, resolve, would_block
 
 TYPE_CHECKING = False
@@ -57,8 +66,8 @@ STABLE = 1.0  # seconds; a connection that ends sooner counts as a failure, so t
 class Servers:
     """The servers of an ensemble, and how a client authenticates. With `ca` the connection is TLS.
 
-    `hosts`: (host, port) of each. `auth`: (scheme, credential) of each identity. `ca`, `cert`,
-    `key`: paths of PEM files. `labels`: the names of all these in messages.
+    `hosts`: (host, port) of each; `source` is where they were given. `auth`: (scheme, credential) of each
+    identity. `ca`, `cert`, `key`: paths of PEM files.
     """
 
     def __init__(
@@ -69,15 +78,15 @@ class Servers:
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
-        labels: Labels = NO_LABELS,
     ) -> None:
         self.hosts, self.chroot, self.auth = tuple(hosts), chroot, auth
-        self.ca, self.cert, self.key, self.labels = ca, cert, key, labels
+        self.ca, self.cert, self.key = ca, cert, key
+        self.source = "KOLLA_ZK_HOSTS"
 
     @property
     def advice(self) -> str:
         """What to check if no server answers."""
-        return f"{self.labels.hosts}, and that ZooKeeper runs there"
+        return f"{self.source}, and that ZooKeeper runs there"
 
     @property
     def identity(self) -> str:
@@ -90,8 +99,8 @@ class Servers:
             for scheme, credential in self.auth
         ]
         if self.cert:
-            names.append(f"the certificate in {self.labels.cert}")
-        return ", ".join(names) or f"nobody (neither {self.labels.auth} nor {self.labels.cert} is set)"
+            names.append("the certificate in KOLLA_ZK_CERT")
+        return ", ".join(names) or "nobody (neither KOLLA_ZK_AUTH_FILE nor KOLLA_ZK_CERT is set)"
 
     @property
     def hint(self) -> str:
@@ -106,13 +115,13 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Request:
+class Request(NamedTuple):
     """A request that waits for its reply."""
 
-    __slots__ = ("done", "operation", "sent", "xid")
-
-    def __init__(self, xid: int, operation: Any, sent: float, done: Done) -> None:
-        self.xid, self.operation, self.sent, self.done = xid, operation, sent, done
+    xid: int
+    operation: Any
+    sent: float
+    done: Done
 
 
 class Session:
@@ -140,9 +149,7 @@ class Session:
         self.quiet = False  # whether outages are not logged
         self._connected_handlers: list[Callable[[], object]] = []
         self._watch_handlers: list[Callable[[str], object]] = []
-        self._refused_handlers: list[Callable[[], object]] = []
-        self._unreadable_handlers: list[Callable[[], object]] = []
-        self._too_large_handlers: list[Callable[[str, int], object]] = []
+        self._fault_handlers: list[Callable[[AgentError], object]] = []
         self._events: deque[Callable[[], object]] = deque()
         self._xid = 0
         self._hosts: list[tuple[str, int]] = []
@@ -170,17 +177,13 @@ class Session:
         """Call `handler(path)` when a watch on a path fires."""
         self._watch_handlers.append(handler)
 
-    def on_refused(self, handler: Callable[[], object]) -> None:
-        """Call `handler` when the servers refuse our credentials; the session keeps trying."""
-        self._refused_handlers.append(handler)
+    def on_fault(self, handler: Callable[[AgentError], object]) -> None:
+        """Call `handler(error)` when an outage is none; the session keeps trying.
 
-    def on_unreadable(self, handler: Callable[[], object]) -> None:
-        """Have `handler` run when a connected server sends what can't be read; the session goes on trying."""
-        self._unreadable_handlers.append(handler)
-
-    def on_too_large(self, handler: Callable[[str, int], object]) -> None:
-        """Call `handler(path, size)` when the servers close the connection because of a request's size."""
-        self._too_large_handlers.append(handler)
+        AccessDenied: the servers refuse our credentials. TooLarge: they close the connection because of a
+        request's size. UnreadableServer: a connected server sends something else than replies.
+        """
+        self._fault_handlers.append(handler)
 
     @property
     def error(self) -> str:
@@ -235,8 +238,7 @@ class Session:
             self._events.append(lambda: done(None, wire.ConnectionLoss()))
             return
         self._xid = self._xid % 0x7FFFFFFF + 1
-        rooted = _rooted(self.servers.chroot, operation) if self.servers.chroot else operation
-        self._send(wire.int_struct.pack(self._xid) + wire.int_struct.pack(operation.type), rooted)
+        self._send(_rooted(self.servers.chroot, operation) if self.servers.chroot else operation, self._xid)
         self._pending.append(Request(self._xid, operation, self._sent, done))
 
     @property
@@ -304,13 +306,23 @@ class Session:
         # an ensemble is slow when a thousand clients come back.
         self._task.deadline = now() + self.timeout * min(1.0, HANDSHAKE_TIMEOUT * (1 + self._silences))
         try:
-            return (yield from self._open(addresses, host))
+            connection = yield from self._dial(addresses, host)
+            try:
+                return connection, (yield from self._introduce(connection))
+            except BaseException:
+                connection.close()
+                raise
         except (TimeoutError, PermissionError):
             raise  # `_lose` tells them apart.
         except OSError as error:
             # A read-only server closes the connection without an answer. We never accept a read-only session:
             # the server's record of sessions and locks may be old.
-            raise ConnectionError(errno.ECONNRESET, self._explained(error)) from error
+            if not self.servers.ca:
+                raise ConnectionError(errno.ECONNRESET, handshake_cause(error)) from error
+            from kolla_mesos_start.zookeeper.tls import explain
+
+            why = explain(error, has_cert=bool(self.servers.cert), hosts=self.servers.source)
+            raise ConnectionError(errno.ECONNRESET, why) from error
 
     def _dial(self, addresses: Sequence[Address], host: str) -> Steps[socket.socket]:
         """A connection to the first of the addresses that accepts one, with TLS if that is configured."""
@@ -319,25 +331,9 @@ class Session:
             from kolla_mesos_start.zookeeper.tls import make_context
 
             # The files are read for each connection: they may have been renewed.
-            context = make_context(servers.ca, servers.cert, servers.key, labels=servers.labels)
+            context = make_context(servers.ca, servers.cert, servers.key)
             return (yield from connect_with_tls(addresses, context, host))
         return (yield from connect_any(addresses))
-
-    def _open(self, addresses: Sequence[Address], host: str) -> Steps[tuple[socket.socket, wire.Connect]]:
-        connection = yield from self._dial(addresses, host)
-        try:
-            return connection, (yield from self._introduce(connection))
-        except BaseException:
-            connection.close()
-            raise
-
-    def _explained(self, error: OSError) -> str:
-        """Why the connection to a server failed."""
-        if self.servers.ca:
-            from kolla_mesos_start.zookeeper.tls import explain
-
-            return explain(error, has_cert=bool(self.servers.cert), labels=self.servers.labels)
-        return handshake_cause(error)
 
     def _introduce(self, connection: socket.socket) -> Steps[wire.Connect]:
         # The zxid keeps us from a server that lags behind. But an ensemble that was set up again from scratch
@@ -346,7 +342,7 @@ class Session:
             self.zxid = 0
         milliseconds = int(self._asked_timeout * 1000)
         self._inbox, self._outbox = bytearray(), bytearray()
-        self._send(b"", wire.Connect(0, self.zxid, milliseconds, self.id, self.password, False))
+        self._send(wire.Connect(0, self.zxid, milliseconds, self.id, self.password, False))
         while True:
             try:
                 self._flush(connection)
@@ -373,10 +369,7 @@ class Session:
         self._answered_at = math.inf
         self._causes.clear()
         for scheme, credential in self.servers.auth:
-            self._send(
-                wire.int_struct.pack(AUTH_XID) + wire.int_struct.pack(wire.Auth.type),
-                wire.Auth(0, scheme, credential),
-            )
+            self._send(wire.Auth(0, scheme, credential), AUTH_XID)
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
         if self._lost and not self.quiet:
             log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost_at)
@@ -413,7 +406,7 @@ class Session:
                 log.warning("%s at %s (%s); retrying%s", words, self.servers, self.error, advice)
             self._lost = True
         if was_connected and isinstance(error, ValueError):
-            self._events.extend(self._unreadable_handlers)
+            self._report(UnreadableServer(f"{self.server}: {wire.UNREADABLE}"))
         if self._pending:
             self._count_losses(closed=isinstance(error, ConnectionError))
         if isinstance(error, PermissionError):
@@ -447,7 +440,10 @@ class Session:
         self._suspect = path
         if path and self._losses >= TIMES:
             self._suspect = ""
-            self._events.extend(partial(each, path, sizes[path]) for each in self._too_large_handlers)
+            self._report(TooLarge(path, sizes[path]))
+
+    def _report(self, fault: AgentError) -> None:
+        self._events.extend(partial(handler, fault) for handler in self._fault_handlers)
 
     def _drop(self) -> None:
         # First: Ctrl-C may interrupt the tool here, and the loop can't poll a closed socket afterwards.
@@ -483,7 +479,7 @@ class Session:
             raise TimeoutError(errno.ETIMEDOUT, f"nothing heard for {now() - self._heard:.1f} s")
         self._check_forgotten()
         if now() >= self._sent + self.timeout * PING_AFTER:
-            self._send(wire.int_struct.pack(PING_XID) + wire.int_struct.pack(wire.Ping.type), wire.Ping())
+            self._send(wire.Ping(), PING_XID)
             self._pings.append(self._sent)
         self._flush(connection)
 
@@ -513,7 +509,7 @@ class Session:
             self._answered_ping = self._pings.popleft() if self._pings else self._answered_ping
         elif header.xid == AUTH_XID:
             if header.err:
-                self._events.extend(self._refused_handlers)
+                self._report(AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"))
                 raise PermissionError(errno.EACCES, "the credentials were refused")
         else:
             self._reply(header, frame, offset)
@@ -526,7 +522,8 @@ class Session:
         request = self._pending[0]
         value, error = None, None
         if header.err:
-            error = _exception(header.err)
+            kind = wire.EXCEPTIONS.get(header.err)
+            error = kind() if kind else wire.KazooException(f"error {header.err}")
         elif hasattr(request.operation, "deserialize"):
             value = wire.answer(request.operation, frame, offset)
             if self.servers.chroot:
@@ -548,7 +545,8 @@ class Session:
 
     # -- bytes ----------------------------------------------------------------------------------
 
-    def _send(self, header: bytes, operation: Any) -> None:
+    def _send(self, operation: Any, xid: int | None = None) -> None:
+        header = b"" if xid is None else wire.int_struct.pack(xid) + wire.int_struct.pack(operation.type)
         payload = header + bytes(operation.serialize())
         self._outbox += wire.int_struct.pack(len(payload)) + payload
         self._sent = now()
@@ -644,11 +642,6 @@ def _unrooted(chroot: str, operation: Any, value: Any) -> Any:
     if isinstance(operation, wire.Create) and isinstance(value, str):  # In a transaction it may be an error.
         return value[len(chroot) :] or "/"
     return value
-
-
-def _exception(code: int) -> wire.KazooException:
-    kind = wire.EXCEPTIONS.get(code)
-    return kind() if kind else wire.KazooException(f"error {code}")
 
 
 def jittered(seconds: float, share: float) -> float:

@@ -17,7 +17,6 @@ from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl, make_digest_acl
 
 from kolla_mesos_start import __version__
-from kolla_mesos_start.settings import LABELS
 from kolla_mesos_start.zookeeper.session import GRANT, Servers
 from tests.conftest import Deployment
 from tests.support.agents import Agent, Containers
@@ -266,7 +265,7 @@ def test_a_definition_that_may_not_be_read_is_named(
     agent = containers.start("web", **environ)
     assert agent.ends() == 77
     reason = f"{deployment.path}/web can't be read: NoAuthError: its ACL lacks the right r (read)"
-    known = line.rpartition(":")[0] if line else Servers([], labels=LABELS).identity
+    known = line.rpartition(":")[0] if line else Servers([]).identity
     assert agent.ending["reason"] == f"{reason}; connected as {known}: {GRANT}"
     assert "s3cret" not in agent.said
     assert "wrong" not in agent.said
@@ -301,7 +300,7 @@ def test_a_status_tree_that_may_not_be_written_is_named(
     assert agent.ends() == 77
     path = f"{deployment.path}/status"
     lacks = f"the ACL of {path} lacks the right c (create)"
-    known = f"{Servers([], labels=LABELS).identity}: {GRANT}"
+    known = f"{Servers([]).identity}: {GRANT}"
     reason = f"{path}/global can't be created: NoAuthError: {lacks}; connected as {known}"
     assert agent.ending["reason"] == reason
     assert not (agent.directory / "ran").exists()

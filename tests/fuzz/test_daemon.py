@@ -34,7 +34,7 @@ ANSWERS = [
     b"HTTP/1.1 301 Moved\r\nLocation: /\r\n\r\n",
 ]
 HANDOFF = {
-    "servers": [[["h1", 2181]], "", [], None, None, None, ["the list of servers"]],
+    "servers": [[["h1", 2181]], "", [], None, None, None],
     "session": [1, b"p" * 16, 7, 4.0],
     "registration": [
         [["/kolla/site/a/.party/1", b"{}"]],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from tests.fuzz.inputs import ODD, Fuzz, changed_document, changed_json, definitions, seeded
 from tests.unit.definition.examples import SERVICE, TEMPLATED
 from tests.unit.definition.test_schema import MESOS_SERVICE, MESOS_TASK
@@ -32,7 +32,7 @@ WORDS = [
         "a=b c",
     ),
 ]
-KEYS = [*schema.SHARED_KEYS, *schema.COMMAND_KEYS, *schema.DAEMON_KEYS, "perm", "dest", "check", "count"]
+KEYS = [*keys.SHARED_KEYS, *keys.COMMAND_KEYS, *keys.DAEMON_KEYS, "perm", "dest", "check", "count"]
 VALID = [*definitions(), TEMPLATED, MESOS_TASK, MESOS_SERVICE]
 
 
@@ -43,8 +43,8 @@ def use(data: bytes) -> None:
         return TEXTS[len(text.text + text.label) % len(TEXTS)]
 
     document = load(data)
-    schema.early_texts(document)
-    for command in schema.build(document, SERVICE, render).steps:
+    keys.early_texts(document)
+    for command in keys.build(document, SERVICE, render).steps:
         late_texts(command)
         resolve(command, render)
 

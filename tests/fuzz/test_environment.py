@@ -17,6 +17,7 @@ from kolla_mesos_start import settings
 from kolla_mesos_start.daemon.identity import identity
 from kolla_mesos_start.health import VERDICTS, health
 from kolla_mesos_start.render import variables_dir
+from kolla_mesos_start.zookeeper import tls
 from tests.fuzz.inputs import BYTES, FAST, Fuzz, changed, seeded
 
 DIRECTORY = tempfile.TemporaryDirectory(prefix="environment-")
@@ -69,7 +70,7 @@ def test_variables(fuzz: Fuzz, seed: int) -> None:
     def attempt(tried: tuple[dict[str, str], bytes]) -> None:
         environ, auth = tried
         Path(HERE, "auth").write_bytes(auth)
-        with patch.object(settings, "_tls_issues", lambda *files: ()):
+        with patch.object(tls, "make_context"):
             found = settings.parse(environ, hostname=lambda: "host")
         assert all(each.isprintable() for each in found.unknown)
         assert found.service_name.encode() and found.host.encode() and found.hosts.isascii()

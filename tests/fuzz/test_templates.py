@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.render.context import Renderer, file_text, variable_names
 from tests.fuzz.inputs import ODD, Fuzz, changed, published, seeded
 from tests.unit.render.test_context import CONSTRUCTS, context

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.kolla_ansible import lift
 from kolla_mesos_start.kolla_ansible.lift import Lifter, Unlifted
 from kolla_mesos_start.kolla_ansible.stand_ins import StandIns

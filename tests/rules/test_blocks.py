@@ -31,7 +31,7 @@ from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.findings import ERROR
 from kolla_mesos_start.ctl.validate.rules import validate
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.kolla_ansible import facts, rules
 from tests.conftest import Deployment
@@ -209,7 +209,7 @@ def beside(command: str) -> str:
 def is_parsed(block: Block, ground: Ground) -> None:
     """As a definition, by the agent's own parser."""
     document = load(json.dumps(yaml.safe_load(block.text)).encode())
-    assert schema.build(document, "keystone-api", lambda text: text.text).steps
+    assert keys.build(document, "keystone-api", lambda text: text.text).steps
 
 
 def has_an_election(block: Block, ground: Ground) -> None:

@@ -230,12 +230,6 @@ def test_components_do_not_import_each_other_in_a_circle() -> None:
     assert cycles(components()) == set()
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "zookeeper").glob("*.py")), ids=module_name)
-def test_the_zookeeper_client_knows_no_variable_of_kolla(path: Path) -> None:
-    """Its caller passes the names of variables that a message needs."""
-    assert "KOLLA_" not in path.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("path", sorted((PACKAGE / "definition").glob("*.py")), ids=module_name)
 def test_the_definition_imports_nothing_but_records_and_errors(path: Path) -> None:
     """It is pure; `test_what_decides_has_no_effects` forbids modules with effects."""

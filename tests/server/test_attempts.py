@@ -12,10 +12,10 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from kolla_mesos_start.ctl.zk.token_floor import keep_tokens
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.forms import GLOBAL
 from kolla_mesos_start.definition.model import Command
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.tree.attempts import Attempts, Lost, Outcome
@@ -87,7 +87,7 @@ class Bench:
         once = {"command": "true", "run_once": True, "generation": generation}
         commands = {f"sync{number}": once for number in range(PLENTY)}
         document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
-        built = schema.build(document, SERVICE, lambda text: text.text)
+        built = keys.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
         self.tree = StatusTree(client, self.znodes, built, definition=1, stamps={})
         zk.ensure_path(self.znodes.definition)

@@ -220,16 +220,6 @@ def test_a_chroot_is_the_root(zookeeper: Server, zk: KazooClient, deployment: De
     end(new)
 
 
-def test_flush_sends_all_requests(zookeeper: Server, zk: KazooClient, deployment: Deployment) -> None:
-    """Although the loop never runs again: an exec follows."""
-    session = connected(servers(zookeeper.hosts))
-    path = f"{deployment.path}/last"
-    session.request(create(path), lambda value, error: None)
-    assert session.flush()
-    eventually(lambda: zk.exists(path), "the request arrives")
-    session.abandon()
-
-
 def test_an_incomplete_flush_returns_false(
     zookeeper: Server, zk: KazooClient, deployment: Deployment
 ) -> None:
@@ -292,32 +282,6 @@ def test_an_expired_session_is_replaced(zookeeper: Server) -> None:
     assert second.id != session_id
     assert (second.former, second.sessions) == ({session_id}, 2)
     second.abandon()
-
-
-def test_ephemerals_are_created_again_in_a_new_session(
-    zookeeper: Server, zk: KazooClient, deployment: Deployment
-) -> None:
-    client = Client(servers(zookeeper.hosts), 10.0, OPEN_ACL_UNSAFE, Loop())
-    client.connect(30.0)
-    path = f"{deployment.path}/mine"
-
-    def owner() -> int:
-        stat = zk.exists(path)
-        return stat.ephemeralOwner if stat else 0
-
-    mine = client.ephemerals.keep(path, b"data")
-    assert client.loop.wait(lambda: mine.step == "rest", now() + 30)
-    assert owner() == client.session.id
-    expired = client.session.id
-    assert client.session._socket
-    client.session._socket.shutdown(socket.SHUT_RDWR)  # No watch fires.
-    thief = connected(servers(zookeeper.hosts), session_id=expired, password=client.session.password)
-    end(thief)
-    assert client.loop.wait(lambda: owner() not in (0, expired), now() + 30)
-    assert owner() == client.session.id and client.session.former == {expired}
-    assert zk.get(path)[0] == b"data"
-    client.close()
-    assert owner() == 0
 
 
 def test_closing_an_expired_session_opens_no_new_one(zookeeper: Server) -> None:
@@ -739,7 +703,7 @@ def test_refused_credentials_are_tried_with_increasing_delay(zookeeper: Server) 
     """They may be right for the next server, or in a minute."""
     session = Session(servers(zookeeper.hosts, auth=[("nonsense", "agent")]), 4.0)
     refused: list[float] = []
-    session.on_refused(lambda: refused.append(now()))
+    session.on_fault(lambda error: refused.append(now()))
     run(session, lambda: len(refused) == 3)
     assert not session.closed and session.error == "the credentials were refused"
     first, second = (later - earlier for earlier, later in zip(refused, refused[1:]))
@@ -750,7 +714,7 @@ def test_refused_credentials_are_tried_with_increasing_delay(zookeeper: Server) 
 def test_refused_credentials_reach_the_caller(zookeeper: Server) -> None:
     nonsense = servers(zookeeper.hosts, auth=[("nonsense", "agent")])
     client = Client(nonsense, 4.0, OPEN_ACL_UNSAFE, Loop())
-    with pytest.raises(AccessDenied, match="refused the credentials of the credentials file"):
+    with pytest.raises(AccessDenied, match="refused the credentials of KOLLA_ZK_AUTH_FILE"):
         client.connect(30.0)
         client.loop.sleep(30.0)
     client.session.abandon()
@@ -812,7 +776,7 @@ def test_certificate_files_are_read_for_each_connection(secure: Secure, tmp_path
         servers(f"{HOST}:{secure.port}", ca=str(renewed), cert=secure.file("client-both.pem")), 4.0
     )
     run(session, lambda: session._failures >= 2)
-    assert f"the CA file is '{renewed}'" in session.error
+    assert f"KOLLA_ZK_CA is '{renewed}'" in session.error
     renewed.write_text((secure.directory / "ca.pem").read_text())
     run(session, lambda: session.connected)
     end(session)

@@ -198,6 +198,7 @@ class Session:
     def __init__(self, servers: Servers) -> None:
         self.servers = servers
         self.id, self.zxid, self.connected = len(servers.sessions) + 1, 0, True
+        self.former: set[int] = set()
         self.outbox: deque[tuple[Any, Done]] = deque()
         self.inbox: deque[tuple[Callable[[], object], Done]] = deque()  # messages; whose answer they are
         self.watches: dict[str, set[str]] = {"data": set(), "children": set()}
@@ -269,6 +270,7 @@ class Session:
         """Connect again, with the same session unless it has expired."""
         if expired:
             self.servers.expire(self.id)
+            self.former.add(self.id)
             self.id += 1000
         self.connected = True
         for handler in self._connecting:

@@ -19,7 +19,6 @@ from kazoo.protocol.serialization import Create, Delete, Exists, SetData, Transa
 from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.errors import AgentError, NoRight
-from kolla_mesos_start.settings import LABELS
 from kolla_mesos_start.zookeeper import ephemerals as module
 from kolla_mesos_start.zookeeper.ephemerals import (
     FORMER,
@@ -30,7 +29,6 @@ from kolla_mesos_start.zookeeper.ephemerals import (
     OUTDATED,
     RETRY,
     SETTLE,
-    STEPS,
     UNKNOWN,
     Ephemeral,
     Ephemerals,
@@ -89,15 +87,6 @@ def test_the_next_step(owner: str, wanted: str, given_up: str) -> None:
         assert ephemeral.step == step
 
 
-def test_every_case_is_decided() -> None:
-    """An owner that is added must be given its steps."""
-    assert set(STEPS) == {
-        (wanted, owner)
-        for wanted in (True, False)
-        for owner in (UNKNOWN, NONE, OURS, OUTDATED, FORMER, OTHER)
-    }
-
-
 def held() -> Ephemeral:
     """One that is ours, and was looked at."""
     ephemeral = Ephemeral(PATH, b"", wanted=True)
@@ -116,13 +105,6 @@ def test_what_was_ours_once_and_is_anothers_now_was_taken() -> None:
     assert ephemeral.owner == FORMER
     ephemeral.looked(3, 8, {SESSION})
     assert ephemeral.owner == OTHER
-
-
-def test_what_somebody_deletes_is_left_to_settle() -> None:
-    """Perhaps a whole tree is being removed; made again at once it would be in the way."""
-    ephemeral = held()
-    ephemeral.fired(100.0)
-    assert (ephemeral.step, ephemeral.not_before) == ("look", 100.0 + SETTLE)
 
 
 @pytest.mark.parametrize("owner", [NONE, FORMER, OTHER, UNKNOWN])
@@ -178,7 +160,7 @@ class Session:
     """What ephemerals need of a session; each request waits for the test to answer it."""
 
     id = SESSION
-    servers = Servers([], labels=LABELS)
+    servers = Servers([])
 
     def __init__(self) -> None:
         self.connected = True
@@ -290,20 +272,6 @@ def test_a_replacement_that_fails(
     assert (ephemeral.not_before > 1000.0) is pause
 
 
-def test_after_a_connection_everything_is_looked_at(ephemerals: Ephemerals, session: Session) -> None:
-    """Watches are gone, and anything may have happened; while there is no connection nothing is sent."""
-    for number in range(3):
-        ephemerals.keep(f"{PATH}-{number}", b"").looked(SESSION, SESSION, ())
-    session.connected = False
-    ephemerals.all[f"{PATH}-0"].unsure()
-    ephemerals.run()
-    assert session.requests == [] and ephemerals.deadline == math.inf
-    session.connected = True
-    session.connect()
-    ephemerals.run()
-    assert kinds(session) == [Exists] * 3
-
-
 def test_one_that_is_deleted_comes_back_once_it_has_settled(
     ephemerals: Ephemerals, session: Session, clock: list[float]
 ) -> None:
@@ -406,16 +374,6 @@ def test_one_that_another_container_has_taken_is_left_to_it(
     assert line.message == f"another container has taken {PATH}: it uses the same KOLLA_STATE_DIR"
 
 
-def test_missing_parents_are_created_first(ephemerals: Ephemerals, session: Session) -> None:
-    """Those that may be; then it is looked at again at once."""
-    ephemeral = ephemerals.keep(PATH, b"")
-    ephemerals.run()
-    session.answer(None, NoNodeError())
-    parent = session.answer("/kolla/site/infra")
-    assert (parent.path, parent.data, parent.flags) == ("/kolla/site/infra", b"parent", 0)
-    assert (ephemeral.step, ephemeral.not_before) == ("look", 0.0)
-
-
 @pytest.mark.parametrize("first", [None, NodeExistsError(), NoAuthError()])
 def test_one_parent_is_created_after_the_other(session: Session, first: Exception | None) -> None:
     """The first may be there already, or be what only an operator creates."""
@@ -463,25 +421,6 @@ def test_where_no_parent_can_be_created_it_is_tried_again_later(
             session.answer(None, NoNodeError())
     assert ephemeral.not_before > 1000.0
     assert [line.message for line in log_lines()] == [f"{path} can't be created: {said}"]
-
-
-def test_one_that_is_given_up_is_deleted_and_only_if_it_is_ours(
-    ephemerals: Ephemerals, session: Session
-) -> None:
-    """What an outage interrupts is looked at and done again."""
-    ephemeral = ephemerals.keep(PATH, b"")
-    ephemeral.looked(SESSION, SESSION, ())
-    ephemeral.wanted = False
-    ephemerals.run()
-    assert isinstance(session.answer(None, ConnectionLoss()), Delete)
-    ephemerals.run()
-    session.answer(owned_by(SESSION))
-    ephemerals.run()
-    assert isinstance(session.answer(True), Delete)
-    assert ephemeral.owner == NONE
-    ephemeral.looked(99, SESSION, ())
-    ephemerals.run()
-    assert session.requests == []
 
 
 def test_one_that_is_given_up_while_it_is_created_is_deleted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from kolla_mesos_start import settings as module
 from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import default_run_dir
 from kolla_mesos_start.settings import NEVER_EMPTY, WORLD, Settings, child_environ, parse
+from kolla_mesos_start.zookeeper import tls
 
 NEEDED = {"KOLLA_ZK_HOSTS": "zoo:2181", "KOLLA_APP_ID": "/prod/openstack/keystone"}
 DIGEST = "digest:kolla:Dp2pT+dZUlvZWqBS2vPWBqy0NiM="
@@ -49,11 +51,14 @@ def parsed(**environ: str) -> Settings:
         Path(HERE, name).write_bytes(text.encode("latin-1"))
     os.makedirs(f"{HERE}/secrets", exist_ok=True)
     real: dict[str, Any] = {
-        "_tls_issues": lambda *files: (),
         "_first_environ": str,
         "TERMINATION_LOG": f"{HERE}/none",
     }
-    with patch.multiple(module, **real), patch.object(os, "getuid", return_value=42424):
+    with (
+        patch.multiple(module, **real),
+        patch.object(os, "getuid", return_value=42424),
+        patch.object(tls, "make_context"),
+    ):
         return parse({**NEEDED, **environ}, hostname=lambda: "machine")
 
 
@@ -276,8 +281,8 @@ def test_a_bad_value_is_reported_with_its_name_and_what_was_expected(
 
 def test_every_variable_has_a_good_and_a_bad_value_here() -> None:
     """A variable that parse() reads must not be forgotten in the tables."""
-    source = Path(parse.__code__.co_filename).read_text(encoding="utf-8")
-    variables = set(re.findall(r'(?:read|require)\(\s*"(KOLLA_\w+)"', source))
+    source = inspect.getsource(parse) + inspect.getsource(module._tls)
+    variables = set(re.findall(r'"(KOLLA_\w+)"', source))
     assert len(variables) > 20
     elsewhere = {"KOLLA_ZK_CERT", "KOLLA_ZK_KEY"}  # in the table TLS, since they need one another
     assert variables - elsewhere - {name for name, _, _ in GOOD} == set()

@@ -24,9 +24,9 @@ from kolla_mesos_start.ctl.zk import connection, containers, event_record, servi
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, Changes, OperatorClient, Unanswered
 from kolla_mesos_start.ctl.zk.published import places
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL, bad_path, bad_segment
+from kolla_mesos_start.definition.keys import early_texts
 from kolla_mesos_start.definition.model import Command
-from kolla_mesos_start.definition.schema import early_texts
+from kolla_mesos_start.definition.strings import GLOBAL, LOCAL, bad_path, bad_segment
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states

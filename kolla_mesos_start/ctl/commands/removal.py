@@ -23,7 +23,7 @@ from kolla_mesos_start.ctl.zk import (
 from kolla_mesos_start.ctl.zk.publication import Held
 from kolla_mesos_start.ctl.zk.removal import InUse, Tree
 from kolla_mesos_start.ctl.zk.status_records import State
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.tree.codec import RESTORE
 from kolla_mesos_start.tree.znodes import Znodes

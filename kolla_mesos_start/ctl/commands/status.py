@@ -24,7 +24,7 @@ from kolla_mesos_start.ctl.live.rollouts import why_keep
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, existing, few, lasting
 from kolla_mesos_start.ctl.zk.containers import Container
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.errors import BadUsage
 from kolla_mesos_start.report import CHECK
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING

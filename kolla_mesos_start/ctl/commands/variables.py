@@ -33,8 +33,7 @@ from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import BEGUN, SHOWN_HOSTS, on_hosts
 from kolla_mesos_start.ctl.zk.publication import Publisher, ZnodeChange
 from kolla_mesos_start.ctl.zk.published import places
-from kolla_mesos_start.definition.forms import GLOBAL, RESTARTED, bad_segment
-from kolla_mesos_start.definition.texts import untidy, value_of
+from kolla_mesos_start.definition.strings import GLOBAL, RESTARTED, bad_segment, untidy, value_of
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
 from kolla_mesos_start.tree.znodes import Znodes
 

@@ -17,7 +17,7 @@ from kolla_mesos_start.ctl.live.rollouts import why_keep
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, few, seconds
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
 
 TICK = 1.0  # seconds between two looks at the clock

@@ -17,9 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kolla_mesos_start.definition.fields import nearest
-from kolla_mesos_start.definition.forms import GLOBAL, bad_segment, bad_service
-from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.definition.document import nearest
+from kolla_mesos_start.definition.strings import GLOBAL, bad_segment, bad_service, labelled, sublabel
 from kolla_mesos_start.tree.znodes import (
     EVENTS,
     PUBLICATION,

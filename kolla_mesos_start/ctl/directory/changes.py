@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start.ctl.directory.directory import VARIABLES
 from kolla_mesos_start.ctl.directory.secrecy import is_variable
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 
 CREATED, UPDATED = "created", "updated"
 _OF_A_RUN = ("command", "env", "user")  # what a one-time command does

@@ -16,9 +16,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from kolla_mesos_start.definition.fields import Fields, Reading, nearest
-from kolla_mesos_start.definition.forms import any_text, bad_signal
-from kolla_mesos_start.definition.texts import labelled
+from kolla_mesos_start.definition.document import Fields, Reading, nearest
+from kolla_mesos_start.definition.strings import any_text, bad_signal, labelled
 
 Form = Callable[[str], Optional[str]]
 

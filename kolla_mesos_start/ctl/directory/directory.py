@@ -44,7 +44,7 @@ from kolla_mesos_start.ctl.directory.findings import (
 )
 from kolla_mesos_start.ctl.directory.launch import LaunchFile, with_instances
 from kolla_mesos_start.ctl.text import nearest
-from kolla_mesos_start.definition.texts import value_of
+from kolla_mesos_start.definition.strings import value_of
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.tree.znodes import RESERVED
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kolla_mesos_start.definition.texts import labelled, sublabel
+from kolla_mesos_start.definition.strings import labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition, BadUsage, Issue
 from kolla_mesos_start.files.paths import read_descriptor
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from kolla_mesos_start.definition import schema
-from kolla_mesos_start.definition.fields import Fields
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition import keys
+from kolla_mesos_start.definition.document import Fields
+from kolla_mesos_start.definition.strings import DAEMON
 
 OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "shared": schema.SHARED_KEYS,
-    "command": schema.COMMAND_KEYS,
-    "daemon": schema.DAEMON_KEYS,
-    "file": schema.FILE_KEYS,
-    "dependency": schema.DEPENDENCY_KEYS,
-    "members": schema.MEMBERS_KEYS,
-    "external": schema.EXTERNAL_KEYS,
-    "target": schema.EXTERNAL_KINDS,
-    "ready": {**schema.CHECKS, **schema.TUNING},
-    "on_change": schema.REACTIONS,
-    "election": schema.ELECTION_KEYS,
-    "before_stop": schema.BEFORE_STOP,
+    "shared": keys.SHARED_KEYS,
+    "command": keys.COMMAND_KEYS,
+    "daemon": keys.DAEMON_KEYS,
+    "file": keys.FILE_KEYS,
+    "dependency": keys.DEPENDENCY_KEYS,
+    "members": keys.MEMBERS_KEYS,
+    "external": keys.EXTERNAL_KEYS,
+    "target": keys.EXTERNAL_KINDS,
+    "ready": {**keys.CHECKS, **keys.TUNING},
+    "on_change": keys.REACTIONS,
+    "election": keys.ELECTION_KEYS,
+    "before_stop": keys.BEFORE_STOP,
 }
 TIMEOUT = "Seconds to wait for it; then the agent exits with status 75."
 URL_MEANING = "A URL that must answer with a status of 2xx or 3xx."
@@ -138,7 +138,7 @@ def default_of(kind: str, key: str) -> Any:
         default == ""
         or (kind, key) == ("election", "members")
         or kind == "on_change"
-        or (kind == "ready" and key in schema.CHECKS)
+        or (kind == "ready" and key in keys.CHECKS)
     ):
         return None
     return int(default) if isinstance(default, float) and default.is_integer() else default
@@ -151,13 +151,13 @@ TYPES: Mapping[Any, Sequence[str]] = {
     Fields.seconds: ("number", "string"),
     Fields.late: ("string", "integer"),
     Fields.early: ("string",),
-    schema.command: ("string", "array"),
-    schema.env: ("object",),
-    schema.perm: ("string",),
-    schema.run_once: ("boolean", "string"),
-    schema.generations: ("array",),
-    schema.succeeds: ("array",),
-    schema.true: ("boolean", "string"),
+    keys.command: ("string", "array"),
+    keys.env: ("object",),
+    keys.perm: ("string",),
+    keys.run_once: ("boolean", "string"),
+    keys.generations: ("array",),
+    keys.succeeds: ("array",),
+    keys.true: ("boolean", "string"),
 }
 
 
@@ -191,18 +191,18 @@ def _dependencies() -> Schema:
 
 DEPENDENCIES = {"dependency": "path", "members": "members", "external": "external"}  # each with its own key
 NESTED: Mapping[Any, Callable[[], Schema]] = {
-    schema.before_stop: lambda: _or(_typed("string", "array"), _object("before_stop", required=["command"])),
-    schema.dependencies: _dependencies,
-    schema.election: lambda: _or(_object("election", required=["position", "members", "start"])),
-    schema.external: lambda: _object("target"),
-    schema.files: lambda: _typed(
+    keys.before_stop: lambda: _or(_typed("string", "array"), _object("before_stop", required=["command"])),
+    keys.dependencies: _dependencies,
+    keys.election: lambda: _or(_object("election", required=["position", "members", "start"])),
+    keys.external: lambda: _object("target"),
+    keys.files: lambda: _typed(
         "object", additionalProperties=_object("file", required=["dest"], ignored=["source"])
     ),
-    schema.on_change: lambda: _or(_object("on_change")),
-    schema.ready: lambda: _or(_object("ready")),
+    keys.on_change: lambda: _or(_object("on_change")),
+    keys.ready: lambda: _or(_object("ready")),
 }
-STEP = _object("shared", "command", required=["command"], ignored=schema.UNREAD_KEYS)
-DAEMON_STEP = _object("shared", "daemon", required=["command"], ignored=schema.UNREAD_KEYS)
+STEP = _object("shared", "command", required=["command"], ignored=keys.UNREAD_KEYS)
+DAEMON_STEP = _object("shared", "daemon", required=["command"], ignored=keys.UNREAD_KEYS)
 SERVICE = _typed(
     "object",
     properties={
@@ -224,7 +224,7 @@ DEFINITION: Schema = {
             **_typed("object", additionalProperties=STEP),
         },
         "service": SERVICE,
-        **{key: {} for key in schema.SCHEDULER_KEYS},
+        **{key: {} for key in keys.SCHEDULER_KEYS},
     },
     "additionalProperties": False,
 }

@@ -23,10 +23,8 @@ from kolla_mesos_start.ctl.directory.findings import (
     counted,
     located,
 )
-from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.fields import Fields, Reading, nearest
-from kolla_mesos_start.definition.forms import GLOBAL, bad_generation, bad_segment
-from kolla_mesos_start.definition.texts import Text, labelled, sublabel
+from kolla_mesos_start.definition.document import Fields, Reading, load, nearest
+from kolla_mesos_start.definition.strings import GLOBAL, Text, bad_generation, bad_segment, labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 
 NAME = "launch"  # of the file

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from kolla_mesos_start.ctl.text import slip
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.render.sandbox import syntax_error
 
 # The parts of a template. Those that only name a variable, which are most, need no parser: jinja2's takes a

@@ -25,8 +25,8 @@ from kolla_mesos_start.ctl.live.model import (
     service_node,
 )
 from kolla_mesos_start.ctl.text import few, nearest
-from kolla_mesos_start.definition.forms import LOCAL
 from kolla_mesos_start.definition.model import Dependency, External, Members
+from kolla_mesos_start.definition.strings import LOCAL
 from kolla_mesos_start.tree.states import Unmet
 
 NO_PROVIDER = "publish such a service; or correct the dependency, publish, and restart the containers of"

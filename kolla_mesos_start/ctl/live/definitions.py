@@ -16,8 +16,8 @@ from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rende
 from kolla_mesos_start.ctl.zk.published import places
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.keys import early_texts
 from kolla_mesos_start.definition.model import Graph
-from kolla_mesos_start.definition.schema import early_texts
 from kolla_mesos_start.errors import BadDefinition, CannotRender, MissingVariable
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree.znodes import Znodes

@@ -12,8 +12,8 @@ from kolla_mesos_start.ctl.text import lasting
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.forms import LOCAL
 from kolla_mesos_start.definition.model import Election
+from kolla_mesos_start.definition.strings import LOCAL
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Refused, Snapshot, Wait
 from kolla_mesos_start.election.records import BadRecord

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from kolla_mesos_start.ctl.live.model import LiveDeployment, LiveService
 from kolla_mesos_start.ctl.zk.containers import DRAINING, PRESENT, Container
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.tree.states import ERROR, RETRY, RUNNING
 
 PREFIX = "kolla_mesos_"

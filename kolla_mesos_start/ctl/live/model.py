@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from kolla_mesos_start.ctl.live.election import LiveElection
 from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, Container
-from kolla_mesos_start.definition.forms import DAEMON
 from kolla_mesos_start.definition.model import Command, Graph
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.report import NEVER_READY
 from kolla_mesos_start.tree.codec import PublicationMark
 from kolla_mesos_start.tree.states import Detail, Unmet

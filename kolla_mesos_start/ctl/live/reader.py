@@ -28,8 +28,8 @@ from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.containers import Container, text
 from kolla_mesos_start.ctl.zk.services import is_service_part
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Dependency, Graph
+from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.codec import unfinished
 from kolla_mesos_start.tree.states import Unmet, printable

@@ -22,7 +22,7 @@ from kolla_mesos_start.ctl.live.model import (
 from kolla_mesos_start.ctl.live.rollouts import SLOW, is_slow, unproven, why_keep
 from kolla_mesos_start.ctl.text import few, lasting
 from kolla_mesos_start.ctl.zk.containers import BEGUN, DRAINING, IMAGE, PRESENT, Container
-from kolla_mesos_start.definition.forms import DAEMON
+from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.election import decide
 from kolla_mesos_start.report import CHECK, REFRESH_FAILED
 from kolla_mesos_start.tree.states import ERROR, NO_TIMEOUT, RETRY, RUNNING

@@ -25,7 +25,7 @@ from kolla_mesos_start.ctl.zk.containers import (
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.model import Command, Graph
 from kolla_mesos_start.definition.resolve import late_texts
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.render.context import BUILTIN, file_text
 from kolla_mesos_start.tree.znodes import Znodes

@@ -37,9 +37,8 @@ from kolla_mesos_start.ctl.validate.rules import (
     rendered,
 )
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.forms import unusable
 from kolla_mesos_start.definition.model import Graph
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text, unusable
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.tree.znodes import Znodes
 

@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.directory.findings import InvalidDirectory
 from kolla_mesos_start.ctl.manifests import per_host
 from kolla_mesos_start.ctl.manifests.model import FINAL, STOP, TERM, Manifests, Model, engine_options
 from kolla_mesos_start.ctl.manifests.per_host import PerHostContainer
-from kolla_mesos_start.definition.forms import SIGNALS
+from kolla_mesos_start.definition.strings import SIGNALS
 
 PULL = 900  # seconds in which an image has to have come
 AGAIN = 5  # seconds before a restart

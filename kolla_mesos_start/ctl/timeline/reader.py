@@ -20,8 +20,8 @@ from kolla_mesos_start.ctl.timeline.critical_path import Finished, Need, Timelin
 from kolla_mesos_start.ctl.timeline.report import StartReport
 from kolla_mesos_start.ctl.zk import containers
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.forms import GLOBAL, LOCAL
 from kolla_mesos_start.definition.model import Command, Graph, Members
+from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import Znodes

@@ -31,7 +31,7 @@ from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.publication import Counts, Publisher
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Graph
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition, BadUsage, CannotRender
 from kolla_mesos_start.tree.znodes import Znodes
 

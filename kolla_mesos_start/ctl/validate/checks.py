@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
 from kolla_mesos_start.ctl.text import nearest
-from kolla_mesos_start.definition.forms import ANY, DAEMON, LOCAL
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
@@ -27,7 +26,7 @@ from kolla_mesos_start.definition.model import (
     Ready,
     Step,
 )
-from kolla_mesos_start.definition.texts import sublabel, untidy
+from kolla_mesos_start.definition.strings import ANY, DAEMON, LOCAL, sublabel, untidy
 
 # Keys of the daemon that Marathon does not have.
 MISPLACED = frozenset({"command", "files", "ready", "retries", "delay", "timeout", "stop_grace"})

@@ -34,13 +34,11 @@ from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.ctl.validate import checks
 from kolla_mesos_start.ctl.validate.checks import ServiceReading
 from kolla_mesos_start.ctl.zk import services
-from kolla_mesos_start.definition.document import Document, digest, load
-from kolla_mesos_start.definition.fields import to_boolean
-from kolla_mesos_start.definition.forms import DAEMON, ELECTION
+from kolla_mesos_start.definition.document import Document, digest, load, to_boolean
+from kolla_mesos_start.definition.keys import build, early_texts, read
 from kolla_mesos_start.definition.model import File, Graph, Step
 from kolla_mesos_start.definition.resolve import resolve
-from kolla_mesos_start.definition.schema import build, early_texts, read
-from kolla_mesos_start.definition.texts import Text, sublabel
+from kolla_mesos_start.definition.strings import DAEMON, ELECTION, Text, sublabel
 from kolla_mesos_start.election.words import example
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text

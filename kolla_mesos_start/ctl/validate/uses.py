@@ -11,7 +11,7 @@ from kolla_mesos_start.ctl.zk import published, services
 from kolla_mesos_start.ctl.zk.published import Nodes
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Members
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.tree.znodes import Znodes
 

@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.directory.directory import FILES, MAX_DATA, VARIABLES
-from kolla_mesos_start.definition.forms import bad_segment
+from kolla_mesos_start.definition.strings import bad_segment
 from kolla_mesos_start.errors import BadDefinition
 from kolla_mesos_start.tree.states import MAX_FLOOR, printable
 

@@ -20,14 +20,13 @@ from kazoo.protocol.serialization import write_string
 from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
 from kolla_mesos_start.loop import Loop, now
-from kolla_mesos_start.settings import LABELS, Settings
+from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
 from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import (
     ACL,
-    UNREADABLE,
     BadVersionError,
     CheckVersion,
     Create,
@@ -114,15 +113,14 @@ class OperatorClient(Client):
 
     def __init__(self, settings: Settings, loop: Loop) -> None:
         servers = settings.servers
-        servers.labels = LABELS._replace(hosts="--hosts or KOLLA_ZK_HOSTS")
+        servers.source = "--hosts or KOLLA_ZK_HOSTS"
         super().__init__(servers, settings.session_timeout, settings.znode_acl, loop)
         self._deployment = Znodes(settings.prefix, settings.deployment_id, "", "").deployment
         self._plans: list[Plan | None] = []
-        self.session.on_unreadable(self._refuse_server)
 
-    def _refuse_server(self) -> None:
+    def _on_fault(self, error: AgentError) -> None:
         if not self._closing:
-            raise UnreadableServer(f"{self.session.server}: {UNREADABLE}")
+            raise error
 
     def close(self) -> None:
         SIGINT.call(super().close, deferred=True)
@@ -164,12 +162,6 @@ class OperatorClient(Client):
             return self.acl
         is_own = f"{path}/".startswith(f"{self._deployment}/")
         return entries(self.plan.acl(path[len(self._deployment) + 1 :]) if is_own else self.plan.above)
-
-
-class UnreadableServer(AgentError):
-    """The server speaks another protocol."""
-
-    status = 69
 
 
 class Changes:

@@ -20,7 +20,7 @@ from kolla_mesos_start.ctl.text import few
 from kolla_mesos_start.ctl.zk import elections
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.forms import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,

@@ -22,7 +22,7 @@ from kolla_mesos_start.ctl.zk.connection import (
     OperatorClient,
     Unanswered,
 )
-from kolla_mesos_start.definition.forms import ELECTION, GLOBAL
+from kolla_mesos_start.definition.strings import ELECTION, GLOBAL
 from kolla_mesos_start.election.records import Decision, Override, decode, encode
 from kolla_mesos_start.tree.znodes import ElectionZnodes, Znodes
 

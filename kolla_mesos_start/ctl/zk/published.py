@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Deployme
 from kolla_mesos_start.ctl.zk import connection, containers
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import json_object, read_tree
-from kolla_mesos_start.definition.forms import RESTARTED
+from kolla_mesos_start.definition.strings import RESTARTED
 from kolla_mesos_start.tree.znodes import Znodes
 
 Nodes = Mapping[str, bytes]

@@ -9,8 +9,7 @@ from typing import Any
 from kolla_mesos_start.ctl.text import NotThere, existing
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import read_tree
-from kolla_mesos_start.definition.forms import RESTARTED, bad_service
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import RESTARTED, Text, bad_service
 from kolla_mesos_start.errors import BadUsage, CannotRender
 from kolla_mesos_start.render.context import file_text, variable_names
 from kolla_mesos_start.tree.znodes import RESERVED, Znodes

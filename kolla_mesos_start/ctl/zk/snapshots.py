@@ -34,7 +34,7 @@ from kolla_mesos_start.ctl.zk.published import is_published
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.ctl.zk.token_floor import raise_floor
 from kolla_mesos_start.ctl.zk.view import read_tree
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.tree.states import DONE, MAX_FLOOR, WAITING, decode_detail, decode_floor, token_of
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode

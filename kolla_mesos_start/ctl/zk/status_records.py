@@ -16,7 +16,7 @@ from kolla_mesos_start.ctl.zk import connection, containers, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import HELD, UNKNOWN_HOST
 from kolla_mesos_start.ctl.zk.view import read_tree
-from kolla_mesos_start.definition.forms import ELECTION, GLOBAL, bad_service
+from kolla_mesos_start.definition.strings import ELECTION, GLOBAL, bad_service
 from kolla_mesos_start.tree.states import DONE, printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, ElectionZnodes, Znodes
 from kolla_mesos_start.zookeeper.view import Znode

@@ -14,7 +14,7 @@ from typing import Any, Callable
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.definition.forms import GLOBAL
+from kolla_mesos_start.definition.strings import GLOBAL
 from kolla_mesos_start.errors import NoRight
 from kolla_mesos_start.tree.states import MAX_REGISTERED
 from kolla_mesos_start.tree.znodes import EVENTS, RECORDED_ACL, RECORDED_GENERATIONS, TOKEN_FLOOR

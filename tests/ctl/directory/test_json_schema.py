@@ -13,7 +13,7 @@ import pytest
 
 from kolla_mesos_start.ctl.directory import json_schema
 from kolla_mesos_start.ctl.directory.directory import read
-from kolla_mesos_start.definition import schema as parser
+from kolla_mesos_start.definition import keys as parser
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Dependency, File
 from tests.unit.definition.examples import TEMPLATED

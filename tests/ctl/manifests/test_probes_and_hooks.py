@@ -17,7 +17,7 @@ import pytest
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Site, build
-from kolla_mesos_start.definition.forms import SIGNALS
+from kolla_mesos_start.definition.strings import SIGNALS
 from kolla_mesos_start.health import StateFile, health
 from tests.support.publishing import write_files
 

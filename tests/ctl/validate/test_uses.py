@@ -6,7 +6,7 @@ import pytest
 
 from kolla_mesos_start.ctl.validate.uses import dependents
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.schema import build
+from kolla_mesos_start.definition.keys import build
 from kolla_mesos_start.tree.znodes import Znodes
 
 DAEMON = b'{"service": {"daemon": {"command": "x"}}}'

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import Command, File, Graph, Ready
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition
 
 SERVICE = "openstack/keystone/keystone-api"
@@ -24,7 +24,7 @@ def unrendered(text: Text) -> str:
 
 
 def built(definition: ANY, render: Callable[[Text], str] = unrendered) -> Graph:
-    return schema.build(load(json.dumps(definition).encode()), SERVICE, render)
+    return keys.build(load(json.dumps(definition).encode()), SERVICE, render)
 
 
 def with_command(**keys: ANY) -> dict[str, ANY]:

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.fields import Fields, Reading
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.document import Fields, Reading, load
+from kolla_mesos_start.definition.strings import Text
 
 
 def fields(value: object, rendered: str = "") -> Fields:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.definition.model import (
     Command,
@@ -19,7 +19,7 @@ from kolla_mesos_start.definition.model import (
     Ready,
 )
 from kolla_mesos_start.definition.resolve import resolve
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from tests.unit.definition.examples import (
     ANY,
     SERVICE,
@@ -435,7 +435,7 @@ EARLY = {
 
 def test_the_early_templates_are_dependencies_numbers_and_generations() -> None:
     """They are known before rendering, so that their variables are read together. Ignored keys have none."""
-    texts = schema.early_texts(load(json.dumps(TEMPLATED).encode()))
+    texts = keys.early_texts(load(json.dumps(TEMPLATED).encode()))
     assert {text.label: text.text for text in texts} == EARLY
 
 
@@ -458,7 +458,7 @@ def test_rendered_numbers_and_dependencies_are_converted() -> None:
 def test_early_templates_are_found_in_a_bad_definition_too() -> None:
     """So that all issues are reported together when the values are known."""
     definition = {**with_command(retries="{{ r }}", delay=[], wrong=1), "name": 5}
-    texts = schema.early_texts(load(json.dumps(definition).encode()))
+    texts = keys.early_texts(load(json.dumps(definition).encode()))
     assert texts == (Text("commands.db_sync.retries", "{{ r }}"),)
     assert len(issues_of(definition, lambda text: "x")) == 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolla_mesos_start.definition.texts import untidy
+from kolla_mesos_start.definition.strings import untidy
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kolla_mesos_start.definition.texts import Text
+from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import CannotRender, NoConnection
 from kolla_mesos_start.render.context import Context, Renderer, file_text, variable_names
 from kolla_mesos_start.render.sandbox import Missing, Sandbox

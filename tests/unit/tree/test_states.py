@@ -439,6 +439,13 @@ MARKS = {f"{SYNC}/generations/v1": b"100 30", f"{SYNC}/generations/v2": b"200 20
         (one_time(generation="v3"), 10, {**MARKS, f"{SYNC}/generations/odd": b"mine"}, "v2"),
         (one_time(generation="v3"), 10, {f"{SYNC}/generations/odd": b"mine"}, None),
         (one_time("local", "v3"), 10, MARKS, None),
+        # Tokens are numbers: as text 99 would be greater than 100.
+        (
+            one_time(generation="v3"),
+            10,
+            {f"{SYNC}/generations/v1": b"99 5", f"{SYNC}/generations/v2": b"100 50"},
+            "v2",
+        ),
         # Of an ensemble that had come farther than this one: its definitions are older than any here.
         (one_time(generation="v3"), 10, {f"{SYNC}/generations/v2": b"5000 1000"}, "v2"),
         (one_time(generation="v3"), 10, {f"{SYNC}/generations/v2": b"5000 1001"}, None),
@@ -471,17 +478,7 @@ def test_far_too_many_marks_are_not_all_read(detail: Detail, read: list[str]) ->
     assert sorted(marks) == sorted(read)
 
 
-def test_tokens_are_compared_as_numbers() -> None:
-    """As text 99 would be greater than 100."""
-    tree = {f"{SYNC}/generations/v1": b"99 5", f"{SYNC}/generations/v2": b"100 50"}
-    command = one_time(generation="v3")
-    mark, _ = decided(lambda view: states.superseded_by(command, ZNODES, view, 10), tree)
-    assert mark is not None
-    assert mark.token == 100
-
-
 CONTRACT = ZNODES.command("global", "db/sync")
-RUNS = {f"{SYNC}/detail": b'{"started": 1.0, "host": "web2", "claim": "a"}', f"{SYNC}/lock/a": b"web2"}
 
 
 @pytest.mark.parametrize(
@@ -527,38 +524,16 @@ def test_a_mark_is_read_back_and_a_foreign_one_is_the_oldest(data: bytes, mark: 
     assert states.decode_mark("m", None) == Mark("m", 0, 0)
 
 
+FOREIGN = rb"""
+no JSON|\xff|[]|null|3|"text"|{"attempt": "many"}|{"foreign": 1}|{"attempt": true}|{"attempt": 1.5}
+{"attempt": null}|{"host": {"a": 1}}|{"host": null}|{"claim": 7}|{"generation": []}|{"started": "now"}
+{"finished": {}}|{"state": 1}|{"status": "0"}|{"token": "7"}|{"message": ["m"]}
+{"message": "m", "started": true}
+""".replace(b"\n", b"|").split(b"|")
+
+
 @pytest.mark.parametrize(
-    "data",
-    [
-        *(
-            b"",
-            b"no JSON",
-            b"\xff",
-            b"[]",
-            b"null",
-            b"3",
-            b'"text"',
-            b'{"attempt": "many"}',
-            b'{"foreign": 1}',
-        ),
-        *(
-            b'{"attempt": true}',
-            b'{"attempt": 1.5}',
-            b'{"attempt": null}',
-            b'{"host": {"a": 1}}',
-            b'{"host": null}',
-        ),
-        *(
-            b'{"claim": 7}',
-            b'{"generation": []}',
-            b'{"started": "now"}',
-            b'{"finished": {}}',
-            b'{"state": 1}',
-        ),
-        *(b'{"status": "0"}', b'{"token": "7"}', b'{"message": ["m"]}', b'{"message": "m", "started": true}'),
-        b'{"attempt": 1' + b" " * MAX_DETAIL + b"}",
-        b"[" * 4000,
-    ],
+    "data", [*FOREIGN, b"\xff", b'{"attempt": 1' + b" " * MAX_DETAIL + b"}", b"[" * 4000]
 )
 def test_a_foreign_detail_counts_as_empty(data: bytes) -> None:
     """The next attempt is then the first."""
@@ -648,12 +623,6 @@ def test_what_a_foreign_detail_says_stays_in_its_line() -> None:
     """It is shown in the log, and to the probes."""
     found = states.decode_detail(znode(json.dumps({"host": "a\nb\x1b", "message": "c\r\ud800d"}).encode()))
     assert (found.host, found.message) == ("a\ufffdb\ufffd", "c\ufffd\ufffdd")
-
-
-def test_a_short_message_is_left_as_it_is() -> None:
-    """It fits."""
-    detail = Detail(attempt=1, message="exit status 3", generation="quay.io/x:1")
-    assert states.decode_detail(znode(detail.encoded())) == detail
 
 
 def test_a_state_is_read_with_its_age() -> None:

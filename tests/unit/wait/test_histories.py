@@ -1,14 +1,13 @@
 """Histories: what happens one after another, and the decision it must lead to, wherever it is interrupted.
 
 Each history is replayed whole, and once more for every step, interrupted there: the connection is
-lost, with the session or without, and what was under way with it. What is replayed against are the
-decisions alone; the server is a dict.
+lost, with the session or without, and what was under way with it. The servers are in memory.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count, product
 from typing import Any, NamedTuple
@@ -16,28 +15,25 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kazoo.protocol.states import ZnodeStat
 
 from kolla_mesos_start.commands.lease import Lease
-from kolla_mesos_start.daemon.readiness import Check
-from kolla_mesos_start.definition import schema
+from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
 from kolla_mesos_start.tree.states import Unmet, encode_mark
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.wait import judge as wait
 from kolla_mesos_start.wait.judge import Blocked, Progress, Runnable, judge
-from kolla_mesos_start.zookeeper.client import WatchState
-from kolla_mesos_start.zookeeper.ephemerals import FORMER, NONE, UNKNOWN, Ephemeral
+from kolla_mesos_start.zookeeper import client
+from kolla_mesos_start.zookeeper.client import Watches
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
 from kolla_mesos_start.zookeeper.lock import standing
-from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, children_of, data_of
+from kolla_mesos_start.zookeeper.view import Query, Unknown, View, children_of, data_of
+from tests.support.in_memory import Servers, Session
 from tests.support.instances import INSTANCE_DATA, MEMBER_DATA
 
 INSTANCE, MEMBER = INSTANCE_DATA.decode(), MEMBER_DATA.decode()
 
 # -- the lease ----------------------------------------------------------------------------------------
-
-
-LATE = 10**6  # a zxid after all others
 
 
 class Quorum(NamedTuple):
@@ -107,129 +103,77 @@ STATUS = "/kolla/site/status"
 SYNC, GO, LOCK = f"{STATUS}/global/db/sync", f"{STATUS}/global/web/go", f"{STATUS}/global/web/go/lock"
 READY, PARTY = f"{STATUS}/global/mq/daemon/ready", "/kolla/site/infra/mq/.party"
 DEFINITION = 50
+SOMEBODY = 99  # the session of another container
 OURS, RIVAL = "a__lock__{:010d}", "b__lock__{:010d}"
 
 
-class Tree:
-    """The server as one client sees it: znodes, and the watches that this client has set."""
+class Timers(list[Callable[[], object]]):
+    """The part of a loop that `Watches` needs: handlers to call after a pause."""
 
-    def __init__(self) -> None:
-        self.nodes: dict[str, bytes] = {}
-        self.watched: set[Query] = set()
-        self.fired: list[Query] = []
-
-    def put(self, path: str, data: bytes) -> None:
-        self._change(path, new=path not in self.nodes)
-        self.nodes[path] = data
-
-    def remove(self, path: str) -> None:
-        if self.nodes.pop(path, None) is not None:
-            self._change(path, new=True)
-
-    def ask(self, query: Query) -> Any:
-        """The answer; a watch comes with it."""
-        self.watched.add(query)
-        below = {
-            name[len(query.path) + 1 :].split("/")[0]
-            for name in self.nodes
-            if name.startswith(query.path + "/")
-        }
-        if query.children:
-            return tuple(sorted(below))
-        data = self.nodes.get(query.path)
-        return None if data is None else Znode(data, ZnodeStat(1, LATE, 0, 0, 0, 0, 0, 7, len(data), 0, 1))
-
-    def _change(self, path: str, *, new: bool) -> None:
-        touched = {(path, False)}
-        # A path comes with all above it here, so that the names below each of these may be new.
-        parent = path
-        while new and parent:
-            parent = parent.rpartition("/")[0]
-            touched.add((parent, True))
-        fired = {query for query in self.watched if (query.path, query.children) in touched}
-        self.fired += sorted(fired)
-        self.watched -= fired
+    def call_at(self, when: float, handler: Callable[[], object]) -> None:
+        self.append(handler)
 
 
 class Waiter:
-    """A container that waits: what it knows, and what it would do. Question `last` cuts it off."""
+    """A container that waits, and what it would do. The connection is lost at its request number `last`."""
 
-    def __init__(self, tree: Tree, definition: dict[str, Any], last: int = -1) -> None:
-        self.tree = tree
-        built = schema.build(load(json.dumps(definition).encode()), ZNODES.service_name, str)
+    def __init__(self, definition: dict[str, Any], last: int = -1) -> None:
+        self.servers = Servers()
+        self.session = Session(self.servers)
+        self.watches = Watches(self.session, timers := Timers())  # type: ignore[arg-type]
+        built = keys.build(load(json.dumps(definition).encode()), ZNODES.service_name, str)
         self.command = built.daemon or built.commands[-1]
         own = frozenset(command.path for command in built.commands)
-        self.passage = Progress(own, frozenset(), DEFINITION, None, {})
-        self.connected = True
-        self.asked = 0
-        self._last = last
-        self._watch_state = WatchState()
-        self._paused: list[Query] = []
+        self.progress = Progress(own, frozenset(), DEFINITION, None, {})
+        self._last, self._timers = last, timers
         self._unmet: Sequence[Unmet] = ()
-        self._wanted: set[Query] = set()
         self._place: str | None = None
         self._numbers = count(10)
 
     def settle(self) -> None:
-        """Hear what has been told, and ask what has to be asked, until there is nothing more."""
-        while self.connected:
-            self._paused += [query for query in self.tree.fired if self._watch_state.fired(query)]
-            self.tree.fired = []
-            self._look()
-            due = sorted(self._watch_state.due())
-            if not due and not self.tree.fired:
-                if not self._paused:
+        """Judge after each message, until there is nothing more to read."""
+        while self.session.connected:
+            if self.watches.answered():
+                with suppress(Unknown):
+                    self._judge()
+            if self.session.outbox and not self.session.inbox and self.servers.requests == self._last:
+                self.session.lose()
+            elif not self.servers.step():
+                if not self._timers:
                     return
-                self._watch_state.resume(self._paused.pop())
-            for query in due:
-                answer = self.tree.ask(query)
-                self.connected = self.connected and self.asked != self._last
-                self.asked += 1
-                if self.connected:
-                    self._watch_state.arrived(query, answer)
-                else:
-                    self._watch_state.failed(query)
+                self._timers.pop()()
 
     def reconnect(self, renewed: bool) -> None:
         """With the session of before, or in a new one."""
-        self.tree.watched, self.tree.fired = set(), []
-        if renewed and self._place:
-            self.tree.remove(self._place)
-            self._place = None
-        self.connected = True
-        self._watch_state.connected()
+        self._last = -1
+        self.session.connect(expired=renewed)
+        self.settle()
 
     def _judge(self) -> Runnable | Blocked | None:
-        """The decision, and what it has read; raises Unknown. As `Waiting` does."""
-        view = View(self._watch_state.results)
-        self._wanted = {children_of(LOCK)} if self.command.run_once else set()
+        """The decision, whose queries are watched; raises Unknown. As `Waiting` does."""
+        view = View(self.watches.results)
         try:
-            found = judge(self.command, view, ZNODES, self.passage, self._unmet)
+            found = judge(self.command, view, ZNODES, self.progress, self._unmet)
         finally:
-            self._wanted |= view.noted
-        if not self._watch_state.complete or not self._wanted <= self._watch_state.results.keys():
-            raise Unknown
+            self.watches.watch(view.noted | ({children_of(LOCK)} if self.command.run_once else set()))
         self._unmet = found.unmet if isinstance(found, Blocked) else ()
         return found
-
-    def _look(self) -> None:
-        with suppress(Unknown):
-            self._judge()
-        self._watch_state.want(self._wanted)
 
     @property
     def decision(self) -> str:
         """In a word or two."""
+        assert self.watches.fresh()
         found = self._judge()
         if isinstance(found, Runnable):
             return "pass" if found.already_done else "run"
         if isinstance(found, Blocked):
             return found.reason or ", ".join(lack.found for lack in found.unmet)
-        if self._place is None:
+        if self._place not in self.servers.znodes:
             self._place = f"{LOCK}/{OURS.format(next(self._numbers))}"
-            self.tree.put(self._place, b"")
-        names = [name.rpartition("/")[2] for name in self.tree.nodes if name.startswith(f"{LOCK}/")]
-        place = standing(LOCK, names, self._place.rpartition("/")[2])
+            self.servers.put(self._place, owner=self.session.id)
+            self.settle()
+        assert self._place is not None
+        place = standing(LOCK, self.servers.children(LOCK), self._place.rpartition("/")[2])
         assert place is not None
         return "queue" if place.before else "claim"
 
@@ -364,66 +308,56 @@ WAITS = {
 def happen(waiter: Waiter, event: str) -> None:
     """One event of a history; it may happen in an outage."""
     if event.startswith("passed "):
-        waiter.passage = waiter.passage._replace(passed=waiter.passage.passed | {event.partition(" ")[2]})
+        waiter.progress = waiter.progress._replace(passed=waiter.progress.passed | {event.partition(" ")[2]})
     elif event.startswith("-"):
-        waiter.tree.remove(event[1:])
+        waiter.servers.remove(event[1:])
     else:
         path, _, data = event.partition("=")
-        waiter.tree.put(path, data.encode())
+        waiter.servers.put(path, data.encode(), owner=SOMEBODY)
+    waiter.settle()
 
 
 @pytest.mark.parametrize("name", WAITS)
 def test_a_wait_decides_by_what_is_there_after_each_event(name: str) -> None:
     """Uninterrupted."""
-    waiter = Waiter(Tree(), WAITS[name].step)
-    waiter.settle()
+    waiter = Waiter(WAITS[name].step)
     for event, decision in WAITS[name].events:
         happen(waiter, event)
-        waiter.settle()
         assert waiter.decision == decision, event
 
 
 @pytest.mark.parametrize("renewed", [False, True], ids=["same session", "new session"])
 @pytest.mark.parametrize("name", WAITS)
 def test_a_wait_that_is_interrupted_decides_the_same(name: str, renewed: bool) -> None:
-    """At whichever question the connection goes, and however many events it is away for."""
+    """At whichever request the connection goes, and however many events it is away for."""
     history = WAITS[name]
-    whole = Waiter(Tree(), history.step)
-    whole.settle()
+    whole = Waiter(history.step)
     for event, _ in history.events:
         happen(whole, event)
-        whole.settle()
-    for last, away in product(range(whole.asked), range(3)):
-        waiter = Waiter(Tree(), history.step, last)
-        waiter.settle()
+    for last, away in product(range(whole.servers.requests), range(3)):
+        waiter = Waiter(history.step, last)
         missed = 0
         for event, decision in history.events:
             happen(waiter, event)
-            waiter.settle()
-            missed += not waiter.connected
-            if not waiter.connected and missed > away:
+            missed += not waiter.session.connected
+            if missed > away and not waiter.session.connected:
                 waiter.reconnect(renewed)
-                waiter.settle()
-            if waiter.connected:
+            if waiter.session.connected:
                 assert waiter.decision == decision, (last, away, event)
-        if not waiter.connected:
+        if not waiter.session.connected:
             waiter.reconnect(renewed)
-            waiter.settle()
         assert waiter.decision == history.events[-1][1], (last, away)
 
 
 def test_a_dependency_that_holds_is_looked_at_again_once_the_others_hold_too() -> None:
     """Until then nothing asks for it, whatever becomes of it."""
-    waiter = Waiter(Tree(), one(dependencies=["db/sync", {"path": "mq/daemon", "count": 2}]))
-    waiter.settle()
+    waiter = Waiter(one(dependencies=["db/sync", {"path": "mq/daemon", "count": 2}]))
     happen(waiter, f"{SYNC}=done")
-    waiter.settle()
-    asked = waiter.asked
+    asked = waiter.servers.requests
     for number in range(20):
         happen(waiter, f"{SYNC}={'waiting' if number % 2 else 'done'}")
-        waiter.settle()
         assert waiter.decision == "0 of 2 instances ready"
-    assert waiter.asked == asked
+    assert waiter.servers.requests == asked
     for event, decision in [
         (f"{READY}/a={INSTANCE}", "1 of 2 instances ready"),
         (f"{READY}/b={INSTANCE}", "not started yet"),
@@ -432,31 +366,57 @@ def test_a_dependency_that_holds_is_looked_at_again_once_the_others_hold_too() -
         (f"{READY}/a={INSTANCE}", "run"),
     ]:
         happen(waiter, event)
-        waiter.settle()
         assert waiter.decision == decision, event
 
 
-# What happens to one query that is wanted -> whether it is asked then, and whether all is known.
-ASKED: Sequence[tuple[str, bool, bool]] = [
-    ("want", True, False),
-    ("changed", False, False),  # One question at a time:
-    ("arrived", True, False),  # the answer may be of before.
-    ("failed", True, False),
-    ("connected", False, False),
-    ("failed", True, False),
-    ("arrived", False, True),
-    ("connected", True, False),
-    ("arrived", False, True),
-]
+# -- the watches --------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_after_each_event() -> None:
-    """Until an answer is younger than all that was told."""
-    knowledge, query = WatchState(), data_of(SYNC)
-    arguments: dict[str, tuple[Any, ...]] = {"want": ([query],), "arrived": (query, None), "connected": ()}
-    for event, asked, complete in ASKED:
-        getattr(knowledge, event)(*arguments.get(event, (query,)))
-        assert (bool(knowledge.due()), knowledge.complete) == (asked, complete), event
+class Watched:
+    """The watches on one query, step by step."""
+
+    def __init__(self, query: Query, *names: str) -> None:
+        self.servers = Servers()
+        for name in names:
+            self.servers.put(f"{query.path}/{name}")
+        self.servers.put(query.path)
+        self.session, self.timers = Session(self.servers), Timers()
+        self.watches = Watches(self.session, self.timers)  # type: ignore[arg-type]
+        self.watches.watch([query])
+
+    @property
+    def state(self) -> tuple[int, bool]:
+        """How many requests are under way, and whether all is known."""
+        return len(self.session.outbox), self.watches.fresh()
+
+    def settle(self) -> None:
+        while self.servers.step():
+            pass
+
+
+def test_what_changes_while_it_is_read_is_read_again() -> None:
+    """One request at a time: the answer may be of before."""
+    seen = Watched(data_of(SYNC))
+    assert seen.state == (1, False)
+    seen.session.fire(SYNC)
+    assert seen.state == (1, False)
+    seen.servers.step()
+    seen.servers.step()
+    assert seen.state == (1, False) and seen.watches.answered()
+    seen.session.lose()
+    assert seen.state == (0, False) and not seen.watches.answered()
+    seen.session.connect()
+    assert seen.state == (1, False)
+    seen.settle()
+    assert seen.state == (0, True)
+
+
+def test_what_is_no_longer_wanted_is_not_read() -> None:
+    seen = Watched(data_of(SYNC))
+    seen.session.fire(SYNC)
+    seen.watches.watch([])
+    seen.settle()
+    assert seen.state == (0, True) and not seen.watches.results
 
 
 # Of so many names that are wanted, so many are known when another one comes -> the pause, in seconds.
@@ -473,141 +433,88 @@ PAUSES = [
 
 
 @pytest.mark.parametrize(("wanted", "known", "pause"), PAUSES)
-def test_names_are_read_again_the_sooner_the_fewer_are_missing(wanted: int, known: int, pause: float) -> None:
+def test_names_are_read_again_the_sooner_the_fewer_are_missing(
+    monkeypatch: pytest.MonkeyPatch, wanted: int, known: int, pause: float
+) -> None:
     """The last one at once."""
-    knowledge, query = WatchState(), children_of(READY, wanted)
-    knowledge.want([query])
-    assert knowledge.due() == {query}
-    knowledge.arrived(query, tuple(map(str, range(known))))
-    assert knowledge.fired(query) == pytest.approx(pause)
-    assert not knowledge.complete
-    assert knowledge.due() == (set() if pause else {query})
-    knowledge.resume(query)
-    assert knowledge.due() == ({query} if pause else set())
+    seen = Watched(children_of(READY, wanted), *map(str, range(known)))
+    seen.settle()
+    pauses: list[float] = []
+
+    def note(seconds: float, share: float) -> float:
+        pauses.append(seconds * (1 + share))
+        return 0.0
+
+    monkeypatch.setattr(client, "now", lambda: 0.0)
+    monkeypatch.setattr(client, "jittered", note)
+    seen.servers.put(f"{READY}/new")
+    seen.servers.step()
+    assert pauses == pytest.approx([pause] if pause else [])
+    assert seen.state == (not pause, False)
+    for handler in seen.timers:
+        handler()
+    assert seen.state == (1, False)
 
 
 @pytest.mark.parametrize("event", ["connected", "want"])
 def test_a_pause_holds_up_nothing_that_is_read_anyway(event: str) -> None:
     """After a reconnection, or when it is wanted again; and it is not read once more after the pause."""
-    knowledge, query = WatchState(), children_of(READY, 200)
-    knowledge.want([query])
-    knowledge.due()
-    knowledge.arrived(query, ())
-    assert knowledge.fired(query)
+    query = children_of(READY, 200)
+    seen = Watched(query)
+    seen.settle()
+    seen.servers.put(f"{READY}/new")
+    seen.servers.step()
+    assert seen.state == (0, False)
     if event == "connected":
-        knowledge.connected()
+        seen.session.lose()
+        seen.session.connect()
     else:
-        knowledge.want([])
-        knowledge.want([query])
-    assert knowledge.due() == {query}
-    knowledge.resume(query)
-    knowledge.arrived(query, ())
-    assert knowledge.complete
+        seen.watches.watch([])
+        seen.watches.watch([query])
+    assert seen.state == (1, False)
+    seen.settle()
+    (resume,) = seen.timers
+    resume()
+    assert seen.state == (0, True)
 
 
-def test_what_is_no_longer_wanted_is_not_read() -> None:
-    knowledge, query = WatchState(), data_of(SYNC)
-    knowledge.want([query])
-    knowledge.want([])
-    assert (knowledge.due(), knowledge.complete) == (set(), True)
+# -- ephemerals ---------------------------------------------------------------------------------------
 
 
-# -- the registrar ------------------------------------------------------------------------------------
-
-FIRST, PREVIOUS_RUN, SOMEBODY = 1, 77, 99  # sessions
-NOTIFY = Check("notify", None, 1.0, 1.0, 1)
-
-
-class Cut(NamedTuple):
-    """An interruption: which request it hits, whether that still arrives, and whether the session is lost."""
-
-    request: int
-    arrives: bool = False
-    expires: bool = False
-
-
-NEVER = Cut(-1)
-
-
-class Place:
-    """One ephemeral and its znode on the server; `owner` is the session that owns that.
-
-    `found` is what is thought of it at first: the registrar looks, the agent knows or takes a chance.
-    """
-
-    def __init__(self, wanted: bool, owner: int | None, found: str = UNKNOWN, cut: Cut = NEVER) -> None:
-        self.owner = owner
-        self.requests = 0
-        self.session = FIRST
-        self.ephemeral = Ephemeral("/ready/one", b"{}", wanted=wanted, owner=found)
-        self._former: set[int] = set()
-        self._cut = cut
-
-    def settle(self) -> None:
-        """Take step after step until there is none."""
-        while (step := self.ephemeral.step) != "rest":
-            self.ephemeral.busy = True
-            self.requests += 1
-            if self.requests - 1 == self._cut.request:
-                if self._cut.arrives:
-                    self._do(step)
-                self.interrupt(self._cut.expires)
-            elif step == "look":
-                self.ephemeral.looked(self.owner, self.session, self._former)
-            else:
-                self._do(step)
-                self.ephemeral.unsure()
-
-    def interrupt(self, expires: bool) -> None:
-        """The connection is lost and made again."""
-        if expires:
-            self.owner = None if self.owner == self.session else self.owner
-            self._former.add(self.session)
-            self.session += 1
-        self.ephemeral.unsure()
-
-    def _do(self, step: str) -> None:
-        # A creation fails where something stands, a replacement where nothing does.
-        if step == {True: "create", False: "replace"}[self.owner is None]:
-            self.owner = self.session
-        elif step == "delete":
-            self.owner = None
-
-    @property
-    def decision(self) -> str:
-        whose = {None: "nobody's", self.session: "ours", SOMEBODY: "somebody's"}
-        return whose.get(self.owner, "a former one's")
-
-
-# -- the agent's own ephemerals -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found", "owner"),
-    [
-        (True, NONE, None),
-        (True, NONE, PREVIOUS_RUN),
-        (False, FORMER, None),
-        (False, FORMER, PREVIOUS_RUN),
-    ],
-    ids=["a member", "a member after a previous run", "an instance that never was", "an instance"],
-)
-def test_a_member_is_the_own_sessions_and_nothing_is_left_of_the_previous_run(
-    wanted: bool, found: str, owner: int | None
+@pytest.mark.parametrize("wanted", [True, False], ids=["a member", "an instance"])
+@pytest.mark.parametrize("previous", [False, True], ids=["the first run", "after a previous run"])
+def test_an_ephemeral_is_the_own_sessions_and_nothing_is_left_of_the_previous_run(
+    wanted: bool, previous: bool
 ) -> None:
-    """Whichever request is cut off, and in each later session."""
-    decision = "ours" if wanted else "nobody's"
+    """Whichever request is cut off, whether it still arrives, and in each later session."""
 
-    def started(cut: Cut) -> Place:
-        place = Place(wanted, owner, found, cut)
-        for expires in (False, False, True):
-            place.settle()
-            assert place.decision == decision, cut
-            place.interrupt(expires)
-        place.settle()
-        assert place.decision == decision, cut
-        return place
+    def started(last: int, served: int, expired: bool) -> int:
+        servers = Servers()
+        session, ephemerals = connect_ephemerals(servers)
+        path = f"{READY}/one"
+        servers.put(READY)
+        if previous:
+            servers.put(path, owner=SOMEBODY)
+        ephemerals.keep(path, b"{}") if wanted else ephemerals.discard(path)
+        for later in (False, False, True):
+            while True:
+                ephemerals.run()
+                if session.outbox and not session.inbox and servers.requests == last:
+                    last = -1
+                    session.lose(served)
+                    session.connect(expired)
+                elif not servers.step():
+                    break
+            owner = servers.znodes[path].owner if path in servers.znodes else None
+            assert owner == (session.id if wanted else None), (served, expired)
+            session.lose()
+            session.connect(later)
+        return servers.requests
 
-    whole = started(NEVER)
-    for cut in product(range(whole.requests), (False, True), (False, True)):
-        started(Cut(*cut))
+    for cut in product(range(started(-1, 0, False)), (0, 1), (False, True)):
+        started(*cut)
+
+
+def connect_ephemerals(servers: Servers) -> tuple[Session, Ephemerals]:
+    session = Session(servers)
+    return session, Ephemerals(session, ())  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import pytest
 
-from kolla_mesos_start.definition import document, schema
+from kolla_mesos_start.definition import document, keys
 from kolla_mesos_start.definition.model import External
 from kolla_mesos_start.errors import DependenciesNotSatisfied
 from kolla_mesos_start.tree.znodes import Znodes
@@ -93,9 +93,7 @@ class Memory:
         self.id = 1
         self.client = self.loop = self.watches = self.session = self.ephemerals = self
         self.znodes = Znodes("/kolla", "site", "web", "web1")
-        self.graph = schema.build(
-            document.load(json.dumps(definition).encode()), "web", lambda text: text.text
-        )
+        self.graph = keys.build(document.load(json.dumps(definition).encode()), "web", lambda text: text.text)
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
 

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import json
 
-from kolla_mesos_start.definition import argv, forms
-from kolla_mesos_start.definition.cycles import check_own_dependencies
-from kolla_mesos_start.definition.document import digest, json_type
-from kolla_mesos_start.definition.fields import Fields, Reading, nearest, to_boolean
-from kolla_mesos_start.definition.forms import ANY, DAEMON, ELECTION, ENDED, GLOBAL, LOCAL
+from kolla_mesos_start.definition import argv, strings
+from kolla_mesos_start.definition.document import Fields, Reading, digest, json_type, nearest, to_boolean
 from kolla_mesos_start.definition.model import (
     BeforeStop,
     Command,
@@ -32,17 +29,28 @@ from kolla_mesos_start.definition.model import (
     OnChange,
     Ready,
 )
-from kolla_mesos_start.definition.texts import SHOWN, Text, labelled, rendered_by, sublabel
+from kolla_mesos_start.definition.strings import (
+    ANY,
+    DAEMON,
+    ELECTION,
+    ENDED,
+    GLOBAL,
+    LOCAL,
+    SHOWN,
+    Text,
+    labelled,
+    rendered_by,
+    sublabel,
+)
 from kolla_mesos_start.errors import BadDefinition, Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from kolla_mesos_start.definition.document import Document
-    from kolla_mesos_start.definition.fields import Table
-    from kolla_mesos_start.definition.texts import Render
+    from kolla_mesos_start.definition.document import Document, Table
+    from kolla_mesos_start.definition.strings import Render
 
 # Ignored: written by kolla-mesos for its schedulers, or allowed by it but never read.
 SCHEDULER_KEYS = ("enabled", "container", "task", "openstack_role", "openstack_roles", "mem", "cpus")
@@ -61,10 +69,7 @@ LEAST_INTERVAL = 0.1
 
 
 def build(document: Document, service_name: str, render: Render) -> Graph:
-    """The command graph of a service. Raises BadDefinition with all issues.
-
-    `render` is called with the templates that `early_texts` returns.
-    """
+    """The command graph of a service. Raises BadDefinition with all issues."""
     graph, issues = read(document, service_name, render)
     if issues:
         raise BadDefinition(issues)
@@ -92,7 +97,7 @@ def read(document: Document, service_name: str, render: Render) -> tuple[Graph, 
         reading.report("definition", "has nothing to run: expected commands, or service.daemon")
     graph = Graph(service_name, commands, daemon)
     _check_position(reading, graph)
-    check_own_dependencies(reading, graph)
+    _check_own_dependencies(reading, graph)
     return graph, reading.issues
 
 
@@ -105,8 +110,8 @@ def _commands(root: Fields, role: str) -> Iterator[Command]:
             )
         elif name in (ENDED, ELECTION):
             root.reading.report(label, "is not allowed as the name of a command: give it another one")
-        elif forms.bad_segment(name):
-            root.reading.report(label, forms.bad_segment(name) or "")
+        elif strings.bad_segment(name):
+            root.reading.report(label, strings.bad_segment(name) or "")
         else:
             misplaced = dict.fromkeys(DAEMON_KEYS, f"is only allowed in service.{DAEMON}")
             misplaced["ready"] += ": a command is done when it has succeeded"
@@ -122,8 +127,7 @@ def _daemon(reading: Reading, role: str, value: object) -> Command:
     fields = Fields(reading, f"service.{DAEMON}", value, table, UNREAD_KEYS, misplaced)
     if "width" in fields and "on_change" not in fields:
         fields.report("width", "is only allowed with on_change")
-    daemon = _step(role, DAEMON, fields.values(table))
-    return daemon
+    return _step(role, DAEMON, fields.values(table))
 
 
 def _check_position(reading: Reading, graph: Graph) -> None:
@@ -164,6 +168,55 @@ def _dependency(reading: Reading, label: str, item: object) -> Dependency | Memb
     return dependency if dependency.path else None
 
 
+def _check_own_dependencies(reading: Reading, graph: Graph) -> None:
+    """Report dependencies on commands that this definition doesn't have, and cycles."""
+    by_name = {step.name: step for step in graph.steps}
+    edges: dict[str, list[str]] = {}
+    for step in graph.steps:
+        edges[step.name] = []
+        for dependency in step.dependencies:
+            if not isinstance(dependency, Dependency) or dependency.role != step.path.split("/")[0]:
+                continue
+            reason = _why_never(step, dependency, by_name)
+            if reason:
+                reading.report(f"{step.label}.dependencies", f"{dependency.path}: {reason}")
+            else:
+                edges[step.name].append(dependency.name)
+    for cycle in _cycles(edges):
+        reading.report("commands", f"a cycle: {' -> '.join(cycle)}")
+
+
+def _why_never(step: Command, dependency: Dependency, by_name: Mapping[str, Command]) -> str | None:
+    """Why the dependency itself could never be satisfied; None if it could."""
+    target = by_name.get(dependency.name)
+    if target is step:
+        return f"{step.name} depends on itself"
+    if target is None:
+        return f"this definition has no {dependency.name}{nearest(dependency.name, by_name)}"
+    if target.is_daemon:
+        return f"a cycle: {step.name} -> {DAEMON} -> {step.name}: the daemon comes last"
+    if dependency.generation not in (None, ANY) and target.generation is None:
+        return f"{target.name} has no generations"
+    return None
+
+
+def _cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """The cycles of a graph, each as the path that comes back to its start. Without recursion."""
+    finished: set[str] = set()
+    for root in edges:
+        trail = {} if root in finished else {root: iter(edges[root])}
+        while trail:
+            here = next(reversed(trail))
+            name = next(trail[here], None)
+            if name is None:
+                finished.add(trail.popitem()[0])
+            elif name in trail:
+                path = list(trail)
+                yield [*path[path.index(name) :], name]
+            elif name not in finished:
+                trail[name] = iter(edges[name])
+
+
 # -- functions that read one key ----------------------------------------------------------------------
 
 
@@ -183,7 +236,7 @@ def command(fields: Fields, key: str, *default: None) -> str | tuple[str, ...] |
     words = []
     for label, item in labelled(fields.label_of(key), value):
         if isinstance(item, str):
-            fields.reading.check(Text(label, item), forms.any_text)
+            fields.reading.check(Text(label, item), strings.any_text)
             words.append(item)
         else:
             fields.reading.report(label, f"expected text, found {json_type(item)}")
@@ -209,8 +262,8 @@ def env(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
             fields.reading.report(label, f"{expected}, found {json_type(value)}")
             continue
         text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
-        fields.reading.check_name(label, name, forms.bad_variable)
-        fields.reading.check(Text(label, text), forms.any_text)
+        fields.reading.check_name(label, name, strings.bad_variable)
+        fields.reading.check(Text(label, text), strings.any_text)
         found.append((name, text))
     return tuple(found)
 
@@ -220,7 +273,7 @@ def files(fields: Fields, key: str) -> tuple[File, ...]:
     found = []
     for name, value in fields.mapping(key).items():
         label = sublabel(fields.label_of(key), name)
-        fields.reading.check_name(label, name, forms.bad_segment)
+        fields.reading.check_name(label, name, strings.bad_segment)
         inside = Fields(fields.reading, label, value, FILE_KEYS, ignored=("source",))
         inside.require("dest", "the absolute path of a file")
         found.append(File(name, **inside.values(FILE_KEYS)))
@@ -233,7 +286,7 @@ def perm(fields: Fields, key: str, default: str) -> str:
     if json_type(fields.raw(key)) == "a number":
         fields.report(key, 'expected octal text such as "0600", found a number: put it in quotes')
         return default
-    return fields.late(key, default, forms.bad_perm)
+    return fields.late(key, default, strings.bad_perm)
 
 
 def run_once(fields: Fields, key: str) -> str | None:
@@ -251,8 +304,6 @@ def run_once(fields: Fields, key: str) -> str | None:
 
 def succeeds(fields: Fields, key: str) -> tuple[int, ...]:
     """The exit statuses that count as success."""
-    if fields.raw(key) is None:
-        return (0,)
     if fields.raw(key) == []:
         fields.report(key, "is empty: expected exit statuses, such as [0, 1]")
     found = []
@@ -262,7 +313,7 @@ def succeeds(fields: Fields, key: str) -> tuple[int, ...]:
             fields.reading.report(label, f"expected an exit status, a whole number from 0 to {MOST_STATUS}")
         else:
             found.append(status)
-    return tuple(found)
+    return tuple(found) or (0,)
 
 
 def generations(fields: Fields, key: str) -> tuple[str, ...]:
@@ -270,7 +321,7 @@ def generations(fields: Fields, key: str) -> tuple[str, ...]:
     found = []
     for label, item in labelled(fields.label_of(key), fields.items(key)):
         if isinstance(item, str):
-            found.append(fields.reading.resolve(Text(label, item), forms.bad_generation))
+            found.append(fields.reading.resolve(Text(label, item), strings.bad_generation))
         else:
             fields.reading.report(label, f"expected text, found {json_type(item)}")
     if fields.raw(key) == []:
@@ -292,8 +343,6 @@ def external(fields: Fields, key: str) -> tuple[str, str] | None:
 
 def on_change(fields: Fields, key: str) -> OnChange | None:
     """How a daemon is notified of changed files."""
-    if fields.raw(key) is None:
-        return None
     found = _one_of(fields.nested(key, REACTIONS), REACTIONS, fields.raw(key) == {})
     if found and found[0] == "signal":
         return OnChange("signal", found[1].removeprefix("SIG"))
@@ -346,7 +395,7 @@ SHARED_KEYS: Table = {
     "dependencies": (dependencies,),
     "env": (env,),
     "files": (files,),
-    "user": (Fields.late, None, forms.bad_user, True),
+    "user": (Fields.late, None, strings.bad_user, True),
     "retries": (Fields.integer, 0),
     "delay": (Fields.seconds, 5.0),
     "timeout": (Fields.seconds, None, LEAST),
@@ -354,7 +403,7 @@ SHARED_KEYS: Table = {
 }
 COMMAND_KEYS: Table = {
     "run_once": (run_once,),
-    "generation": (Fields.early, None, forms.bad_generation),
+    "generation": (Fields.early, None, strings.bad_generation),
     "succeeds": (succeeds,),
 }
 DAEMON_KEYS: Table = {
@@ -367,7 +416,7 @@ DAEMON_KEYS: Table = {
     "before_stop": (before_stop,),
 }
 ELECTION_KEYS: Table = {
-    "position": (Fields.early, "", forms.bad_path),
+    "position": (Fields.early, "", strings.bad_path),
     "members": (Fields.integer, 1, 1),
     "start": (command,),
     "start_timeout": (Fields.seconds, None, LEAST),
@@ -378,25 +427,25 @@ BEFORE_STOP: Table = {
     "timeout": (Fields.seconds, DEFAULT_BEFORE_STOP, LEAST),
 }
 FILE_KEYS: Table = {
-    "dest": (Fields.late, "", forms.bad_file),
-    "owner": (Fields.late, None, forms.bad_owner, True),
+    "dest": (Fields.late, "", strings.bad_file),
+    "owner": (Fields.late, None, strings.bad_owner, True),
     "perm": (perm, DEFAULT_PERM),
     "optional": (Fields.boolean, False),
-    "mounted": (Fields.early, None, forms.bad_file),
+    "mounted": (Fields.early, None, strings.bad_file),
     "template": (Fields.boolean, True),
     "check": (command, None),
     "keep_last": (Fields.boolean, False),
 }
 DEPENDENCY_KEYS: Table = {
-    "path": (Fields.early, "", forms.bad_path),
-    "scope": (Fields.early, GLOBAL, forms.bad_scope),
+    "path": (Fields.early, "", strings.bad_path),
+    "scope": (Fields.early, GLOBAL, strings.bad_scope),
     "count": (Fields.integer, None, 1),
-    "generation": (Fields.early, None, forms.bad_generation),
+    "generation": (Fields.early, None, strings.bad_generation),
     "exclusive": (Fields.boolean, False),
     "timeout": (Fields.seconds, None, LEAST),
 }
 MEMBERS_KEYS: Table = {
-    "members": (Fields.early, "", forms.bad_service),
+    "members": (Fields.early, "", strings.bad_service),
     "count": (Fields.integer, 1, 1),
     "timeout": (Fields.seconds, None, LEAST),
 }
@@ -406,13 +455,13 @@ EXTERNAL_KEYS: Table = {
     "timeout": (Fields.seconds, None, LEAST),
 }
 EXTERNAL_KINDS: Table = {
-    "tcp": (Fields.early, "", forms.bad_endpoint, True),
-    "http": (Fields.early, "", forms.bad_external_url, True),
+    "tcp": (Fields.early, "", strings.bad_endpoint, True),
+    "http": (Fields.early, "", strings.bad_external_url, True),
 }
 CHECKS: Table = {
     "notify": (true, "for a daemon that does not notify choose another check"),
     "tcp": (Fields.integer, 1, 1, 65535),
-    "http": (Fields.late, "", forms.bad_url),
+    "http": (Fields.late, "", strings.bad_url),
     "command": (command,),
     "alive": (Fields.seconds, DEFAULT_ALIVE),
 }
@@ -422,7 +471,7 @@ TUNING: Table = {
     "fall": (Fields.integer, 3, 1),
 }
 REACTIONS: Table = {
-    "signal": (Fields.early, "", forms.bad_signal),
+    "signal": (Fields.early, "", strings.bad_signal),
     "command": (command,),
     "restart": (true, "without on_change nothing is rendered again"),
 }
