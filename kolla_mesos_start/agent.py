@@ -159,7 +159,7 @@ class Agent:
             try:
                 prepared = self._when_addressed(partial(self._render, runnable), runnable)
             except (BadDefinition, CannotRender):
-                self._raise_if_changed()
+                self.tree.raise_if_changed()  # The old definition may need what was removed.
                 raise
             self.report.renew(self._facts(prepared))
             if command.is_daemon:
@@ -341,7 +341,7 @@ class Agent:
 
         def check() -> None:
             if runnable is None:  # Nothing has run.
-                self.tree.raise_if_changed()
+                self.tree.raise_if_seen_changed()
 
         try:
             return work()
@@ -476,13 +476,6 @@ class Agent:
         follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
         shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
         return facts_of(*shown, prepared.read, follows)
-
-    def _raise_if_changed(self) -> None:
-        """Raise Changed if a newer definition is published: the old one may need what was removed."""
-        from kolla_mesos_start.tree.published import Changed
-
-        if changed := self.tree.changed():
-            raise Changed(f"{changed} has changed since it was read") from None
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class Explaining:
 
     def _ask(self) -> None:
         while not self._ended.wait(LOOK_EVERY):
-            _, found = explanation.look(lambda: Mirror(self._client, self._live).deployment())
+            _, found = explanation.read_and_explain(lambda: Mirror(self._client, self._live).deployment())
             stuck = frozenset((each.kind, each.nodes[0]) for each in found if each.is_stuck)
             self.seen.append(Seen(time.monotonic(), stuck))
 

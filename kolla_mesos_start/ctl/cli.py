@@ -213,10 +213,10 @@ def run(argv: Sequence[str]) -> int:
     """Run one subcommand; its exit status."""
     options = parser().parse_args(argv)
     from kolla_mesos_start.ctl.invocation import Invocation, Unnamed
-    from kolla_mesos_start.ctl.zk.connection import SIGINT  # --help needs neither.
+    from kolla_mesos_start.ctl.zk.connection import INTERRUPTS  # --help needs neither.
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # Before, Ctrl-C ends the imports silently.
-        signal.signal(signal.SIGINT, SIGINT.handle)
+        signal.signal(signal.SIGINT, INTERRUPTS.handle)
     with ExitStack() as stack:
         invocation = Invocation(options, os.environ, stack)
         try:

@@ -28,7 +28,6 @@ from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import PR_SET_CHILD_SUBREAPER, Child, pidfd_open, prctl, signal_name
 from kolla_mesos_start.settings import OF_MANAGER
-from kolla_mesos_start.tree.published import Changed
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.ephemerals import OURS
 
@@ -94,12 +93,12 @@ class Launch:
         # this process would fight for the session.
         with self._needing_registrar():
             pidfd = pidfd_open(os.getpid())
-            held, await_registrar = handoff.spawn(self._handoff(environ, notify.fileno(), os.getpid(), pidfd))
+            held, await_detached = handoff.spawn(self._handoff(environ, notify.fileno(), os.getpid(), pidfd))
         log.info("%s: exec", self._path)
         try:
             self._report_started()
             with self._needing_registrar():
-                await_registrar()
+                await_detached()  # No child is left; the registrar waits for the end of `held`.
             self._check()
             self._handle_pending_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -304,8 +303,7 @@ def check_generation(tree: StatusTree, image: str | None, report: Report) -> Non
     shown.write_after = 0.0
     tree.client.loop.wait(lambda: tree.client.connected and shown.owner == OURS)
     tree.client.read([tree.znodes.definition])  # Its reply comes after all earlier watch events.
-    if changed := tree.changed():
-        raise Changed(f"{changed} has changed since it was read")
+    tree.raise_if_changed()
 
 
 def refuse_retired(daemon: Command, image: str | None) -> None:

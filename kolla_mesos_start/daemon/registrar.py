@@ -58,9 +58,9 @@ class Registrar:
         )
         self.session.on_fault(_warn_of_fault)
         self.presence = Presence(self.session, Registration(*handoff.registration))
-        self._check, self._rules = _check(handoff), Check(*handoff.check)
+        self._check, self._probe = Check(*handoff.check), _probe(handoff)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
-        self.readiness = Readiness(self._rules, self._check, self._started, handoff.daemon)
+        self.readiness = Readiness(self._check, self._probe, self._started, handoff.daemon)
         report = Report(StateFile.inherit(handoff.run_dir, handoff.lock_fd), handoff.command)
         report.show(self.presence.ephemerals, StatusZnode(*handoff.container)).unsure()
         self.reporter = StatusReporter(report, handoff.command, self._started)
@@ -114,14 +114,14 @@ class Registrar:
 
     def run(self) -> int:
         """Run until the daemon has ended."""
-        self.loop.wait(self.step)
+        self.loop.wait(self.step)  # Its condition is evaluated after every event, and drives everything.
         self.leave()
         return 0
 
     @property
     def children(self) -> set[int]:
         """The pids of children whose end is awaited: the command of a check or before a stop, a refresh."""
-        check = self._check if isinstance(self._check, CommandCheck) else None
+        check = self._probe if isinstance(self._probe, CommandCheck) else None
         found = [each.child for each in (check, self.drain, self._refresher) if each]
         return {child.pid for child in found if child and child.status is None}
 
@@ -192,7 +192,7 @@ class Registrar:
         self.ended = self._stopping = False
         self._started, self._pidfd = now(), pidfd
         self.loop.remove(self.readiness)
-        self.readiness = Readiness(self._rules, self._check, self._started, daemon)
+        self.readiness = Readiness(self._check, self._probe, self._started, daemon)
         self.readiness.confirm(self._started)
         self.reporter.restart(self._started)
         self.loop.add(self.readiness)
@@ -252,9 +252,9 @@ class Registrar:
     def _warn_of_another(self) -> None:
         """Warn if another process answers on the port of a daemon that ended early."""
         soon = now() < self._started + SHORT_LIFE and not self._stopping
-        if not soon or self._rules.kind not in ("tcp", "http"):
+        if not soon or self._check.kind not in ("tcp", "http"):
             return
-        asked = Readiness(self._rules, self._check, now())
+        asked = Readiness(self._check, self._probe, now())
         self.loop.add(asked)
         self.loop.wait(lambda: asked.ready or asked.reason, now() + ANSWER_TIMEOUT)
         self.loop.remove(asked)
@@ -263,7 +263,7 @@ class Registrar:
             log.warning(
                 "the daemon has ended, and another process answers its %s check: does another replica on this"
                 " host have the same port?",
-                self._rules.kind,
+                self._check.kind,
             )
 
 
@@ -362,7 +362,8 @@ def _ending(command: str, reason: str, status: int | None, logs: str | None, *, 
     )
 
 
-def _check(handoff: Handoff) -> Probe | None:
+def _probe(handoff: Handoff) -> Probe | None:
+    """What makes a check over the network, or with a command; None if readiness takes none."""
     kind, value = handoff.check[:2]
     if kind == "tcp":
         return lambda: tcp(handoff.addresses, value)

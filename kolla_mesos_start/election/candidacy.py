@@ -304,7 +304,7 @@ class Candidacy:
     def _look(self) -> dict[str, Znode]:
         """All znodes of the election and all ready instances, as they were at one `turn`."""
         found = self._watches.decide(self._read)
-        self._tree.raise_if_changed()
+        self._tree.raise_if_seen_changed()
         return found
 
     def _read(self, view: View) -> dict[str, Znode]:

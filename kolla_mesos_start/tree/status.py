@@ -35,15 +35,15 @@ log = Logger(__name__)
 
 MAX_OWNER = 200  # bytes that a message shows
 MAX_RECORD = 64 * 1024  # bytes
-# The stages of a start once its service is known.
+# The stages of a start once its service is known, but `election`: a daemon that runs removes that record.
 STAGES = ("read", "register", "wait", "render", "bootstrap", "exec", "passed")
 
 
 class StatusTree:
     """The status of one service on one host.
 
-    `definition` is the mzxid of the definition that the graph was read from, `stamps` those of all znodes
-    that it was read from.
+    The graph was read from the definition with the mzxid `definition`, and from all znodes in `stamps`: their
+    versions and mzxids then.
     """
 
     def __init__(
@@ -73,12 +73,17 @@ class StatusTree:
                 return path
         return None
 
-    def raise_if_changed(self) -> None:
-        """Raise Changed if one of these znodes has changed, as far as they are watched."""
+    def raise_if_seen_changed(self) -> None:
+        """Raise Changed if a watch has told that one of these znodes has changed. No request is sent."""
         known = self.client.watches.results
         for path, before in self.stamps.items():
             if data_of(path) in known and stamp(known[data_of(path)]) != before:
                 raise Changed(f"{path} has changed since it was read")
+
+    def raise_if_changed(self) -> None:
+        """Read them, and raise Changed if one has changed."""
+        if path := self.changed():
+            raise Changed(f"{path} has changed since it was read")
 
     def ensure(self) -> None:
         """Create the znodes that are missing, after they were deleted."""

@@ -135,7 +135,7 @@ class Waiting:
             )
             if not self._has_run:
                 try:
-                    self._tree.raise_if_changed()
+                    self._tree.raise_if_seen_changed()
                 except Changed:
                     self._queues.leave()
                     raise

@@ -165,7 +165,7 @@ class Ephemerals:
         return ephemeral
 
     def discard(self, path: str) -> None:
-        """Delete `path`, and forget it."""
+        """Delete `path`, whatever it is (also a persistent znode), and forget it."""
         ephemeral = self.all[path] = Ephemeral(path, b"", wanted=False, owner=FORMER)
         ephemeral.discarded = True
 

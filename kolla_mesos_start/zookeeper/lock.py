@@ -1,4 +1,6 @@
-"""Places in the queues for the locks of one-time commands. Contenders are named like those of kazoo's Lock.
+"""Places in the queues for locks: of one-time commands, and of publications.
+
+Contenders are named like those of kazoo's Lock.
 
 A place is only taken while the agent has nothing else to do, and given back before it runs another command: a
 held lock blocks only the command that needs it. The lock decides who runs a command; whether it is done is

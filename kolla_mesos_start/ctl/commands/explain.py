@@ -8,8 +8,8 @@ from typing import Any
 
 from kolla_mesos_start.ctl.invocation import Invocation, show
 from kolla_mesos_start.ctl.live import causes
-from kolla_mesos_start.ctl.live.explanation import cause_data, lines, look
-from kolla_mesos_start.ctl.live.graph import dot, of, text
+from kolla_mesos_start.ctl.live import graph as graphs
+from kolla_mesos_start.ctl.live.explanation import cause_data, lines, read_and_explain
 from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import Cause, LiveService
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
@@ -27,7 +27,7 @@ def explain(invocation: Invocation) -> int:
 
     The exit status is 0 if nothing is stuck, else 1.
     """
-    deployment, found = look(lambda: mirror(invocation).deployment())
+    deployment, found = read_and_explain(lambda: mirror(invocation).deployment())
     services: Sequence[LiveService] = list(deployment.services.values())
     if invocation.options.service:
         services = [named(deployment, invocation.options.service)]
@@ -45,9 +45,6 @@ def _data(found: Sequence[Cause], services: Sequence[LiveService]) -> dict[str, 
         "causes": [cause_data(cause) for cause in found],
         "up": [service.name for service in services if service.is_up],
     }
-
-
-TICK = 1.0  # seconds between two looks at the clock
 
 
 @subcommand(
@@ -68,13 +65,13 @@ def graph(invocation: Invocation) -> int:
     imported: Path | None = invocation.options.imported
     reasons: Mapping[tuple[str, str], str] = {}
     if imported is not None:
-        from kolla_mesos_start.kolla_ansible import directory  # `explain` needs none.
+        from kolla_mesos_start.kolla_ansible.directory import reasons as recorded  # `explain` needs none.
 
-        reasons = directory.reasons(imported)
+        reasons = recorded(imported)
     deployment = mirror(invocation).deployment()
-    graph = of(deployment, reasons)
+    drawn = graphs.of(deployment, reasons)
     if invocation.options.format == "text":
-        show(invocation.out, text(graph))
+        show(invocation.out, graphs.text(drawn))
     else:
-        invocation.out.out(dot(graph, deployment.id))
+        invocation.out.out(graphs.dot(drawn, deployment.id))
     return 0

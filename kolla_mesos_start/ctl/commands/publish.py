@@ -147,7 +147,7 @@ def publish(invocation: Invocation) -> int:
         invocation.err.print(f"warning: the earlier {warning}")
     # Read afterwards: a container that started meanwhile may have read the old values.
     old = difference.outdated(
-        invocation.client, invocation.znodes, loaded.deployment, publisher.published, publisher.changed
+        invocation.client, invocation.znodes, loaded.deployment, publisher.was_published, publisher.changed
     )
     difference.show_outdated(invocation.out, old)
     return 0

@@ -20,7 +20,7 @@ from kolla_mesos_start.ctl.zk import (
     services,
     status_records,
 )
-from kolla_mesos_start.ctl.zk.publication import Held
+from kolla_mesos_start.ctl.zk.publication import OpenPublication
 from kolla_mesos_start.ctl.zk.removal import InUse, Tree
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.definition.strings import GLOBAL
@@ -106,7 +106,7 @@ def reset(invocation: Invocation) -> int:
         return _reset(invocation, lock)
 
 
-def _reset(invocation: Invocation, lock: Held) -> int:
+def _reset(invocation: Invocation, lock: OpenPublication) -> int:
     client = invocation.client
     znodes = invocation.require_deployment()
     status = status_records.read(client, znodes)

@@ -12,7 +12,7 @@ from kolla_mesos_start.ctl.text import NotThere, few
 from kolla_mesos_start.ctl.zk import acls, archive, elections, publication, snapshots
 from kolla_mesos_start.ctl.zk.archive import Snapshot
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile
-from kolla_mesos_start.ctl.zk.publication import Held, check_chroot
+from kolla_mesos_start.ctl.zk.publication import OpenPublication, check_chroot
 from kolla_mesos_start.ctl.zk.snapshots import counted, done_commands, name_of, plan_of, take, with_elections
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
 from kolla_mesos_start.tree.codec import RESTORE
@@ -94,7 +94,7 @@ def restore(invocation: Invocation) -> int:
         return _restore(invocation, lock, wanted)
 
 
-def _restore(invocation: Invocation, lock: Held, wanted: Snapshot) -> int:
+def _restore(invocation: Invocation, lock: OpenPublication, wanted: Snapshot) -> int:
     client, znodes, file = invocation.client, invocation.znodes, invocation.options.file
     found = take(client, znodes)
     given, wanted = wanted, with_elections(wanted, found)

@@ -44,7 +44,7 @@ def find(deployment: LiveDeployment, now: float) -> list[Cause]:
     # A step that waits for a generation names the containers of other ones.
     with_images = all(cause.kind != "generation" for cause in found)
     for service in services:
-        found += service_causes.find(service, now, deployment.published, with_images)
+        found += service_causes.find(service, now, deployment.published_at, with_images)
     causes = [cause._replace(blocks=tuple(_chains(cause, edges))) for cause in found]
     touched = frozenset().union(*(cause.touches for cause in causes))
     for service in services:
@@ -52,7 +52,7 @@ def find(deployment: LiveDeployment, now: float) -> list[Cause]:
             causes += service_causes.of_older_definitions(service)
 
     def rank(cause: Cause) -> tuple[object, ...]:
-        is_old = cause.at is not None and cause.at + CLOCK_STEP < deployment.published
+        is_old = cause.at is not None and cause.at + CLOCK_STEP < deployment.published_at
         age = 2 if cause.kind in ("restart", "keep") else 1 if is_old else 0
         return (not cause.is_stuck, age, -len(cause.touches), cause.nodes[0], cause.kind)
 

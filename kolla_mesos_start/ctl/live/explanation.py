@@ -14,7 +14,7 @@ from kolla_mesos_start.ctl.live.model import MAY_SEEM, Cause, LiveDeployment, Li
 COLUMN = 12  # characters of what comes before the text
 
 
-def look(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause]]:
+def read_and_explain(read: Callable[[], LiveDeployment]) -> tuple[LiveDeployment, list[Cause]]:
     """The deployment, and why it is not up. It is read twice if a single look may be wrong."""
     deployment = read()
     found = causes.find(deployment, time.time())

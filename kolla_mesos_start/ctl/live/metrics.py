@@ -163,7 +163,7 @@ def of_deployment(deployment: LiveDeployment, denied: int, read: float) -> Itera
     yield "unreadable_znodes", (), denied
     yield "publication_unfinished", (), publication.mark is not None and not publication.is_running
     yield "publication_running", (), publication.is_running
-    yield "published_timestamp_seconds", (), deployment.published
+    yield "published_timestamp_seconds", (), deployment.published_at
 
 
 def of_service(service: LiveService) -> list[Sample]:

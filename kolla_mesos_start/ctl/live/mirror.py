@@ -38,10 +38,10 @@ class Mirror:
         self._client, self._live, self._watching, self._partly = client, live, watching, partly
         self._view, self._top = View(partly=partly), live.znodes.deployment
         self._stale: set[str] = set()  # paths
-        self._is_connected = self._each = False
+        self._is_loaded = self._each = False
         if watching:
             client.session.on_watch(lambda path: self._stale.add(path))
-            client.session.on_connected(self._connect)
+            client.session.on_connected(self._forget_all)
 
     def deployment(self) -> LiveDeployment:
         """The deployment as it is now."""
@@ -49,8 +49,8 @@ class Mirror:
 
     def read(self, make: Callable[[View], T]) -> T:
         """What `make` makes of the deployment as it is now. Only what has changed is read."""
-        if not self._is_connected:
-            self._is_connected = True
+        if not self._is_loaded:
+            self._is_loaded = True
             self._each = self._watching and not connection.watch_all(self._client, self._top)
             self._view, self._stale = View(partly=self._partly), {self._top}
         while True:
@@ -74,9 +74,9 @@ class Mirror:
         self._client.loop.sleep(quiet)
         return True
 
-    def _connect(self) -> None:
-        """All watches are gone: everything is read again."""
-        self._is_connected = False
+    def _forget_all(self) -> None:
+        """Another connection: all watches are gone, and everything is read again."""
+        self._is_loaded = False
         self._stale.add(self._top)
 
 

@@ -233,11 +233,11 @@ class Publication(NamedTuple):
 
 
 class LiveDeployment(NamedTuple):
-    """All services by their names; `published` is the time of the last change (seconds since the epoch)."""
+    """All services by their names; `published_at`: of the last change (seconds since the epoch)."""
 
     id: str
     services: Mapping[str, LiveService]
-    published: float
+    published_at: float
     publication: Publication = Publication(None, False)
 
     @property

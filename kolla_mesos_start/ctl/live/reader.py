@@ -1,8 +1,9 @@
-"""Reads a running deployment from ZooKeeper as one record. No agent is asked.
+"""Makes the record of a running deployment from what was read. No agent is asked.
 
-Pure: `deployment` makes the record of a View; `mirror` does the reading. The parts are made by `definitions`
-(what is published), `zk.containers` (which containers exist) and `unread` (what these have not read); here
-is what became of each command and daemon, and what it waits for, as the agent's own `tree.states` has it.
+Pure: `mirror` reads the View, and calls this again when the View lacked a value. The parts are made by
+`definitions` (what is published), `zk.containers` (which containers exist) and `unread` (what these have not
+read). What became of each command and daemon, and what it waits for, is worked out here, by the agent's own
+`tree.states`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
 # The published generation of a one-time command, by path and scope; None if it has none, or it is unknown.
-Published = Mapping[tuple[str, str], Optional[str]]
+Generations = Mapping[tuple[str, str], Optional[str]]
 
 
 def hosts_of(znodes: Znodes, view: View) -> Sequence[str]:
@@ -84,15 +85,15 @@ class DeploymentReader:
         found = {each.service_name: self._service(each, generations, changes, view) for each in services}
         znodes = [view.znode(each.definition) for each in services]
         times = [znode.stat.mtime / 1000 for znode in znodes if znode]
-        published = max([*times, view.last_write()])
-        return LiveDeployment(self.znodes.deployment_id, found, published, self._publication(view))
+        published_at = max([*times, view.last_write()])
+        return LiveDeployment(self.znodes.deployment_id, found, published_at, self._publication(view))
 
     def _publication(self, view: View) -> Publication:
         znode = view.znode(self.znodes.publication)
         mark = unfinished(znode.data) if znode else None
         return Publication(mark, bool(view.held(self.znodes.publication)))
 
-    def _service(self, znodes: Znodes, generations: Published, changes: Changes, view: View) -> LiveService:
+    def _service(self, znodes: Znodes, generations: Generations, changes: Changes, view: View) -> LiveService:
         view.met_denied = False
         published = self.definitions.find(znodes, view)
         graph, definition = published.graph, view.znode(znodes.definition)
@@ -185,7 +186,7 @@ class _StepReader:
         graph: Graph,
         wanted: int,
         containers: Sequence[Container],
-        generations: Published,
+        generations: Generations,
         view: View,
     ) -> None:
         self._znodes, self._graph, self._containers, self._view = znodes, graph, containers, view

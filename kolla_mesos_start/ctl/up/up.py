@@ -265,7 +265,7 @@ class Up:
         """What happened, the root causes, and the ends of the logs of containers that ended."""
         self.kept_logs = [container.log for container in self.deployment.containers]
         self._until(lambda: self._aside(lambda: self.deployment.broken_told), TOLD_TIMEOUT)
-        seen, found = self._aside(lambda: explanation.look(self.deployment.live))
+        seen, found = self._aside(lambda: explanation.read_and_explain(self.deployment.live))
         lines = [what, *(line.whole().plain for line in explanation.lines(seen, found, ()))]
         for container in self.deployment.broken[:LOGS_SHOWN]:
             ended = row(container)

@@ -92,7 +92,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-SIGINT = Interrupts()
+INTERRUPTS = Interrupts()
 
 
 class InterruptibleLoop(Loop):
@@ -100,10 +100,10 @@ class InterruptibleLoop(Loop):
 
     def wait(self, condition: Callable[[], T], deadline: float = math.inf) -> T:
         wait = super().wait
-        return SIGINT.call(lambda: wait(condition, deadline), deferred=True)
+        return INTERRUPTS.call(lambda: wait(condition, deadline), deferred=True)
 
     def _await_events(self, poller: select.poll, milliseconds: int) -> list[tuple[int, int]]:
-        return SIGINT.call(lambda: poller.poll(milliseconds), deferred=False)
+        return INTERRUPTS.call(lambda: poller.poll(milliseconds), deferred=False)
 
 
 class OperatorClient(Client):
@@ -123,11 +123,11 @@ class OperatorClient(Client):
             raise error
 
     def close(self) -> None:
-        SIGINT.call(super().close, deferred=True)
+        INTERRUPTS.call(super().close, deferred=True)
 
     def _send(self, operations: Sequence[Any]) -> list[Any]:
         send = super()._send
-        return SIGINT.call(lambda: send(operations), deferred=True)
+        return INTERRUPTS.call(lambda: send(operations), deferred=True)
 
     def _deny(self, denied: NoRight) -> None:
         """Ignore it: the only ephemerals here are contenders for locks, and they end with the session."""

@@ -71,11 +71,11 @@ class ZnodeChange(NamedTuple):
         return found is not None if self.is_parent else found == self.data
 
 
-Step = tuple[ZnodeChange, Any]
+Write = tuple[ZnodeChange, Any]
 """A change, and the operation that makes it."""
 
 
-class Held:
+class OpenPublication:
     """The lock of a deployment, which we hold. `contender` is our znode.
 
     `is_begun`: the mark says that ours has not finished. `interrupted`: an earlier one that has not finished.
@@ -114,10 +114,10 @@ class Held:
         changes = list(changes)
         if not (changes or self.is_begun or self.interrupted):
             return
-        finished = self._last._replace(finished=_now())
-        if self.interrupted and self.left:
-            finished = self.interrupted._replace(services=self.left)
-        changes = [*changes, ZnodeChange(self._mark, finished.encoded())]
+        mark = self._last._replace(finished=_now())
+        if self.interrupted and self.left:  # The earlier one stays unfinished for these.
+            mark = self.interrupted._replace(services=self.left)
+        changes = [*changes, ZnodeChange(self._mark, mark.encoded())]
         steps = self._steps(changes, {**before, self._mark: b""})
         if sum(map(_size, steps)) <= ATOMIC and not self.is_begun:
             try:
@@ -139,7 +139,7 @@ class Held:
         for batch in _batches(self._steps(changes, before)):
             self._commit_or_split(batch)
 
-    def _steps(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes | None]) -> list[Step]:
+    def _steps(self, changes: Iterable[ZnodeChange], before: Mapping[str, bytes | None]) -> list[Write]:
         """What is left to do."""
         there = dict(before)
         steps = []
@@ -159,7 +159,7 @@ class Held:
             there[path] = data
         return steps
 
-    def _commit_or_split(self, steps: Sequence[Step]) -> None:
+    def _commit_or_split(self, steps: Sequence[Write]) -> None:
         """Commit a batch; step by step if the servers take only smaller requests."""
         try:
             self._commit(steps)
@@ -169,7 +169,7 @@ class Held:
             for step in steps:
                 self._commit([step])
 
-    def _commit(self, steps: Sequence[Step]) -> None:
+    def _commit(self, steps: Sequence[Write]) -> None:
         changes = [change for change, _ in steps]
         for last in [False] * TRIES + [True]:
             transaction = Changes(self._client)
@@ -197,9 +197,9 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _batches(steps: Iterable[Step]) -> list[list[Step]]:
+def _batches(steps: Iterable[Write]) -> list[list[Write]]:
     """The steps in their order, as many at a time as one transaction shall hold."""
-    batches: list[list[Step]] = []
+    batches: list[list[Write]] = []
     size = PART
     for step in steps:
         if size + _size(step) > PART:
@@ -210,7 +210,7 @@ def _batches(steps: Iterable[Step]) -> list[list[Step]]:
     return batches
 
 
-def _size(step: Step) -> int:
+def _size(step: Write) -> int:
     return len(step[1].serialize()) + HEADER
 
 
@@ -227,21 +227,21 @@ def locked(
     limit: float = LIMIT,
     *,
     action: str = "publish",
-) -> Iterator[Held]:
+) -> Iterator[OpenPublication]:
     """Hold the lock of the deployment, which is created if it does not exist.
 
-    At the end the changes that the caller has noted are recorded as `action`. Busy if another publication
-    does not finish within `limit` seconds.
+    At the end the changes that the caller has noted are recorded as `action`, and the lock is given back,
+    which is not awaited. Busy if another publication does not finish within `limit` seconds.
     """
     mark = znodes.publication
-    connection.create_parents(client, [f"{mark}/lock"])
+    connection.create_parents(client, [f"{mark}/contender"])  # The mark itself, below which contenders are.
     queues = Queues(client, operator())
     try:
         contender = connection.acquire(client, queues, mark) or _wait(client, queues, mark, limit)
     except NoNodeError as error:
         raise ChangedMeanwhile(f"{mark} was removed meanwhile; try again") from error
     client.forget_plan()  # Another publication may have changed it while we waited.
-    held = Held(client, mark, contender, what, interrupted(client, znodes))
+    held = OpenPublication(client, mark, contender, what, interrupted(client, znodes))
     try:
         yield held
     except BaseException:
@@ -310,12 +310,12 @@ class Publisher:
         client: OperatorClient,
         znodes: Znodes,
         before: Nodes,
-        lock: Held,
+        lock: OpenPublication,
         report: Callable[[str], object] = print,
     ) -> None:
         self.client, self.znodes, self.lock = client, znodes, lock
         self.root = znodes.deployment
-        self.published = before
+        self.was_published = before
         self.before = {self.root: b"", **self._paths(before)}
         self.report = report
         self.counts = Counts(created=0, updated=0, removed=0, unchanged=0)

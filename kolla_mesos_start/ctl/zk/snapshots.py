@@ -29,7 +29,7 @@ from kolla_mesos_start.ctl.zk import (
 )
 from kolla_mesos_start.ctl.zk.archive import Snapshot, is_definition
 from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
-from kolla_mesos_start.ctl.zk.publication import Held, Publisher
+from kolla_mesos_start.ctl.zk.publication import OpenPublication, Publisher
 from kolla_mesos_start.ctl.zk.published import is_published
 from kolla_mesos_start.ctl.zk.status_records import State
 from kolla_mesos_start.ctl.zk.token_floor import raise_floor
@@ -219,7 +219,9 @@ def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None
     return found and found.only(wanted.definitions.keys())
 
 
-def restore(client: OperatorClient, znodes: Znodes, lock: Held, wanted: Snapshot, plan: Plan | None) -> None:
+def restore(
+    client: OperatorClient, znodes: Znodes, lock: OpenPublication, wanted: Snapshot, plan: Plan | None
+) -> None:
     """Write the snapshot, definitions last: containers wait for these."""
     before = published.nodes(client, znodes)
     publisher = Publisher(client, znodes, before, lock, report=lambda change: None)

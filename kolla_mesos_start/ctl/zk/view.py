@@ -38,8 +38,8 @@ class View(agents.View):
 
     `denied`: paths that we have no right to read. With `partly` they look as if nothing was there; otherwise
     NoRight is raised for the first that something looks at. `met_denied`: whether something has looked at one
-    of them since the caller has set it to False. `wanted`: values that were asked for, and are not
-    read yet; they look empty.
+    of them since the caller has set it to False. `wanted`: values that were asked for, and are not read yet.
+    They look empty: what is made of them may be wrong, so `Mirror.read` loads them, and makes it again.
     """
 
     def __init__(self, *, partly: bool = False) -> None:

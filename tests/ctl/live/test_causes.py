@@ -506,7 +506,7 @@ def test_causes_that_may_be_wrong_are_looked_at_twice() -> None:
     looks = [deployment(ended, NOW), deployment({**ended, STATE: "done", "web": definition()}, NOW)]
     kinds = [{each.kind for each in causes.find(each, NOW)} for each in looks]
     assert kinds == [{"abandoned", "absent"}, {"absent"}]
-    found = explanation.look(iter(looks).__next__)
+    found = explanation.read_and_explain(iter(looks).__next__)
     assert found == (looks[1], [])
 
 
@@ -520,7 +520,7 @@ def test_the_causes_of_a_tree(name: str) -> None:
 def test_a_change_after_the_end_may_have_corrected_it() -> None:
     """No launcher starts it again after such an exit status."""
     live = deployment({"web": definition(), "status/h2/web/ended": ENDED}, NOW - 60)
-    (cause,) = causes.find(live._replace(published=NOW - 5), NOW)
+    (cause,) = causes.find(live._replace(published_at=NOW - 5), NOW)
     assert cause.text.endswith("missing: x; the deployment was changed 5 s ago: start it again")
 
 

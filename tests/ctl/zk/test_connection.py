@@ -22,7 +22,7 @@ from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.ctl.zk.connection import SIGINT, OperatorClient
+from kolla_mesos_start.ctl.zk.connection import INTERRUPTS, OperatorClient
 from kolla_mesos_start.errors import AccessDenied, NoConnection
 from kolla_mesos_start.loop import now
 from tests.conftest import Deployment, LogLines
@@ -149,7 +149,7 @@ def test_ctrl_c_in_the_middle_of_a_frame_breaks_no_connection(
     assert client.session._socket
     monkeypatch.setattr(client.session, "_socket", InterruptedSocket(client.session._socket, name))
     monkeypatch.setattr(client.session, "_lose", lost.append)
-    before = signal.signal(signal.SIGINT, SIGINT.handle)
+    before = signal.signal(signal.SIGINT, INTERRUPTS.handle)
     try:
         with pytest.raises(KeyboardInterrupt):
             connection.read(client, ["/zookeeper"] * 20)

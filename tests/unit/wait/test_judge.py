@@ -156,7 +156,7 @@ class Memory:
     def write(self, stage: str, text: str, only: str = "", **_: object) -> None:
         self.reports.append(text)
 
-    def raise_if_changed(self) -> None:
+    def raise_if_seen_changed(self) -> None:
         """Whole agents do: see tests/agent."""
 
     def warn_once(self, warning: str) -> None:
