@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from kolla_mesos_start.commands.guard_client import Ended
-    from kolla_mesos_start.definition.model import Command, Step
+    from kolla_mesos_start.definition.model import Command, ResolvedCommand
     from kolla_mesos_start.loop import Loop
     from kolla_mesos_start.render.prepare import Prepared
     from kolla_mesos_start.tree.status import StatusTree
@@ -318,7 +318,7 @@ def wait_long(loop: Loop, command: Command, condition: Callable[[], object], lim
         due = now() + PROGRESS_INTERVAL
 
 
-def _judge(step: Step, ended: Ended, timed_out: bool, path: str | None) -> Outcome:
+def _judge(step: ResolvedCommand, ended: Ended, timed_out: bool, path: str | None) -> Outcome:
     """The outcome of an attempt; `path` is the PATH that was searched for its program."""
     command, status = step.command, ended.status
     if ended.reason == "deadline":

@@ -79,7 +79,7 @@ def refresh(
     if graph.daemon is None:
         raise BadDefinition([f"{graph.service_name} has no daemon any more: remove its containers"])
     refuse_restart(settings.supervise, graph)
-    prepared = preparer.prepare(graph.daemon, listed=listed)
+    prepared = preparer.prepare(graph.daemon, before=listed)
     on_change = prepared.step.command.on_change
     if on_change is None:
         return Refreshed(prepared.seen, "", listed, note=NO_LONGER, needs_restart=True)

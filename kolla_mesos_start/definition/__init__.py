@@ -1,5 +1,5 @@
 """The definition of a service (its command graph), from JSON to records. Nothing here does I/O.
 
 bytes -> document.load -> keys.build -> model.Graph
-model.Command -> resolve.resolve -> model.Step, when the command is about to run
+model.Command -> resolve.resolve -> model.ResolvedCommand, when the command is about to run
 """

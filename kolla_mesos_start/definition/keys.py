@@ -170,9 +170,9 @@ def _dependency(reading: Reading, label: str, item: object) -> Dependency | Memb
 
 def _check_own_dependencies(reading: Reading, graph: Graph) -> None:
     """Report dependencies on commands that this definition doesn't have, and cycles."""
-    by_name = {step.name: step for step in graph.steps}
+    by_name = {step.name: step for step in graph.all_commands}
     edges: dict[str, list[str]] = {}
-    for step in graph.steps:
+    for step in graph.all_commands:
         edges[step.name] = []
         for dependency in step.dependencies:
             if not isinstance(dependency, Dependency) or dependency.role != step.path.split("/")[0]:

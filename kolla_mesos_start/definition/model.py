@@ -1,7 +1,7 @@
 """The records of a command graph: a command, what it depends on, its files, its readiness check.
 
 Only data and simple properties. `keys.build` makes them from a definition.
-All strings may be templates until `resolve.resolve` makes a `Step` of a command that is to run.
+All strings may be templates until `resolve.resolve` makes a `ResolvedCommand` of a command that is to run.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Ready(NamedTuple):
     """When a daemon counts as ready.
 
     `kind` is one of `default notify tcp http command alive`; `value` is None, a port, a URL, a
-    command (an argv in a Step), or the seconds to be alive (for `default`: if it never notifies).
+    command (an argv in a ResolvedCommand), or the seconds to be alive (for `default`: if it never notifies).
     `interval` and `timeout` are seconds; after `fall` failures in a row the daemon is not ready. `program`
-    is that of a command in a Step, to name it in an error, as in `Step`.
+    is that of a command in a ResolvedCommand, to name it in an error, as in `ResolvedCommand`.
     """
 
     kind: str
@@ -114,7 +114,7 @@ class Ready(NamedTuple):
 class OnChange(NamedTuple):
     """How a daemon is notified of new files: `kind` is `signal`, `command` or `restart`.
 
-    `value` is a signal's name without SIG, a command (an argv in a Step), or None.
+    `value` is a signal's name without SIG, a command (an argv in a ResolvedCommand), or None.
     """
 
     kind: str
@@ -125,9 +125,9 @@ class Election(NamedTuple):
     """Which instance of a daemon bootstraps a cluster that is down.
 
     `position` is the name of a command of the same definition, which prints how new this host's data are.
-    `members`: how many hosts there are. `start`: the winner's command, in place of the daemon's (an argv in
-    a Step). `start_timeout`: seconds that the winner may take to become ready; None: no limit. `give_up`:
-    seconds that a daemon may be not ready while no instance is ready.
+    `members`: how many hosts there are. `start`: the winner's command, in place of the daemon's (an argv in a
+    ResolvedCommand). `start_timeout`: seconds that the winner may take to become ready; None: no limit.
+    `give_up`: seconds that a daemon may be not ready while no instance is ready.
     """
 
     position: str
@@ -140,7 +140,7 @@ class Election(NamedTuple):
 class BeforeStop(NamedTuple):
     """A command that runs before a daemon is stopped, and after `timeout` seconds is killed.
 
-    In a Step, `command` is an argv; `program` is then that of the command, as in `Ready`.
+    In a ResolvedCommand, `command` is an argv; `program` is then that of the command, as in `Ready`.
     """
 
     command: str | tuple[str, ...]
@@ -215,7 +215,7 @@ class Command(NamedTuple):
         return f"service.{DAEMON}" if self.is_daemon else sublabel("commands", self.name)
 
 
-class Step(NamedTuple):
+class ResolvedCommand(NamedTuple):
     """A command that is to run now: all its strings are rendered."""
 
     command: Command
@@ -248,7 +248,7 @@ class Graph(NamedTuple):
     digest: str = ""
 
     @property
-    def steps(self) -> tuple[Command, ...]:
+    def all_commands(self) -> tuple[Command, ...]:
         """The commands, and the daemon last."""
         return (*self.commands, self.daemon) if self.daemon else self.commands
 
@@ -257,7 +257,7 @@ class Graph(NamedTuple):
         """The dependencies of scope `local`, as `role/command on role/command`."""
         return tuple(
             f"{command.path} on {dependency.path}"
-            for command in self.steps
+            for command in self.all_commands
             for dependency in command.dependencies
             if isinstance(dependency, Dependency) and dependency.scope == LOCAL
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kolla_mesos_start.definition import argv, strings
 from kolla_mesos_start.definition.document import Reading
-from kolla_mesos_start.definition.model import Step
+from kolla_mesos_start.definition.model import ResolvedCommand
 from kolla_mesos_start.definition.strings import Text, labelled, rendered_by, sublabel
 from kolla_mesos_start.errors import BadDefinition, Issue
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.definition.strings import Render
 
 
-def resolve(command: Command, render: Render) -> Step:
+def resolve(command: Command, render: Render) -> ResolvedCommand:
     """The command with all its strings rendered. Raises BadDefinition for results that can't be used.
 
     `render` is called with the templates that `late_texts` returns.
@@ -30,7 +30,7 @@ def late_texts(command: Command) -> tuple[Text, ...]:
     return rendered_by(lambda render: _resolve(command, render))
 
 
-def _resolve(command: Command, render: Render) -> tuple[Step, list[Issue]]:
+def _resolve(command: Command, render: Render) -> tuple[ResolvedCommand, list[Issue]]:
     resolver = _Resolver(Reading(render), command.label)
     line = resolver.line("command", command.command)
     resolved = command._replace(
@@ -45,7 +45,7 @@ def _resolve(command: Command, render: Render) -> tuple[Step, list[Issue]]:
         before_stop=command.before_stop and resolver.before_stop(command.before_stop),
     )
     program = _program(command.command, line)
-    return Step(resolved, line.argv, line.shell, line.lacks_exec, program), resolver.reading.issues
+    return ResolvedCommand(resolved, line.argv, line.shell, line.lacks_exec, program), resolver.reading.issues
 
 
 def _program(command: str | tuple[str, ...], line: argv.CommandLine) -> str | None:

@@ -33,7 +33,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
     _say(f"connected to {session.server} {tls}, as {session.servers.identity}")
     failures: list[AgentError] = []
     changes: dict[str, bool] = {}  # by dest: several commands may write one file
-    for command in graph.steps:
+    for command in graph.all_commands:
         try:
             for content in preparer.prepare(command).contents:
                 change = plan(content)
@@ -48,7 +48,7 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
             failures.append(error)
     if failures:
         raise failures[0]
-    count, steps = sum(changes.values()), len(graph.steps)
+    count, steps = sum(changes.values()), len(graph.all_commands)
     _say(
         f"{graph.service_name}: {steps} command{'s' if steps > 1 else ''} checked, no errors; "
         f"{count or 'none'} of {len(changes)} files would change"

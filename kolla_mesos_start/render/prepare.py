@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Callable, TypeVar
 
-    from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, Step
+    from kolla_mesos_start.definition.model import Command, Dependency, File, Graph, ResolvedCommand
     from kolla_mesos_start.definition.strings import Text
     from kolla_mesos_start.files.plan import Content
     from kolla_mesos_start.host.accounts import Ids
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
     lists. `read`: a zxid; the values and contents include every change up to it.
     """
 
-    step: Step
+    step: ResolvedCommand
     ids: Ids | None
     environ: Mapping[str, str]
     contents: Sequence[Content]
@@ -116,10 +116,10 @@ class Preparer:
         build = partial(keys.build, document, self._znodes.service_name, renderer.text)
         return self._checked(renderer, build), stamps
 
-    def prepare(self, command: Command, with_files: bool = True, listed: Listed | None = None) -> Prepared:
+    def prepare(self, command: Command, with_files: bool = True, before: Listed | None = None) -> Prepared:
         """Render the strings of a command and, with `with_files`, its files.
 
-        `listed` describes the current files, if known (see Prepared). Raises CannotRender with everything
+        `before`: which instances the current files list, if known (see Prepared). Raises CannotRender with everything
         that is missing, BadDefinition for invalid results.
         """
         seen = self.published.client.record()
@@ -137,11 +137,11 @@ class Preparer:
             if sources[file.name] is None and not file.optional
         ]
         step = self._checked(renderer, lambda: resolve(command, renderer.text), missing_files)
-        gone = {file.name: _gone(file, renderer.listed(file.name), listed) for file in step.command.files}
+        gone = {file.name: _gone(file, renderer.listed(file.name), before) for file in step.command.files}
         placed = [
             _content(file, contents.get(file.name), gone[file.name]) for file in files and step.command.files
         ]
-        now = {
+        listed_now = {
             file.name: [name for name, some in renderer.listed(file.name).items() if some] + gone[file.name]
             for file in step.command.files
         }
@@ -150,7 +150,7 @@ class Preparer:
         if ids is not None and ids.name is not None:
             account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
         environ = {**self._settings.environ, **account, **dict(step.command.env)}
-        return Prepared(step, ids, environ, placed, seen, now, read)
+        return Prepared(step, ids, environ, placed, seen, listed_now, read)
 
     # -- the generation of another service's command ------------------------------------------------
 
@@ -307,7 +307,7 @@ class Preparer:
             election=self.election,
         )
 
-    def _ids(self, step: Step) -> Ids | None:
+    def _ids(self, step: ResolvedCommand) -> Ids | None:
         if step.command.user is None:
             return None
         from kolla_mesos_start.host import accounts

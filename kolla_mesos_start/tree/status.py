@@ -97,7 +97,7 @@ class StatusTree:
         """
         found = self._create(*self._nodes(), meanwhile)
         self._check_owner(found)
-        for command in self.graph.steps:
+        for command in self.graph.all_commands:
             path = self.znodes.command(LOCAL, command.path).state
             znode = found[path]
             if command.run_once is None and znode is not None and znode.data != WAITING.encode():
@@ -150,7 +150,7 @@ class StatusTree:
             is_global = scope == GLOBAL
             nodes[znodes.scope(scope)] = b""
             add(owner, znodes.service_name.encode(), *[znodes.containers] * is_global)
-            for command in graph.steps:
+            for command in graph.all_commands:
                 at = znodes.command(scope, command.path)
                 if command.is_daemon:
                     below = [at.ready, *[znodes.party(znodes.service_name)] * is_global]
@@ -161,8 +161,8 @@ class StatusTree:
             if is_global and graph.daemon and graph.daemon.election:
                 election = znodes.election
                 add(election.top, b"", election.turn, election.members, election.candidates, election.running)
-        if graph.steps:
-            implied[owner] = znodes.command(LOCAL, graph.steps[0].path).state
+        if graph.all_commands:
+            implied[owner] = znodes.command(LOCAL, graph.all_commands[0].path).state
         return nodes, implied
 
 

@@ -307,7 +307,7 @@ def _warn_of_generation(command: Command, dependency: Dependency, found: Generat
 
 def _external_probes(tree: StatusTree) -> ExternalProbes | None:
     """The probes of external services; None if the definition has no external dependency."""
-    if not any(command.outside for command in tree.graph.steps):
+    if not any(command.outside for command in tree.graph.all_commands):
         return None
     from kolla_mesos_start.wait.external import ExternalProbes
 

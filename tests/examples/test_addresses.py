@@ -26,7 +26,7 @@ DEPLOYMENTS = (WHOLE, *(path.parent for path in sorted(EXAMPLES.glob("*/services
 
 def commands(service: Service) -> Iterator[Command]:
     znodes = Znodes("", "site", service.name, "")
-    yield from known_graph(load(json.dumps(json.loads(service.definition)).encode()), znodes, {}).steps
+    yield from known_graph(load(json.dumps(json.loads(service.definition)).encode()), znodes, {}).all_commands
 
 
 @pytest.mark.parametrize("root", DEPLOYMENTS, ids=lambda root: root.name)

@@ -44,7 +44,7 @@ def use(data: bytes) -> None:
 
     document = load(data)
     keys.early_texts(document)
-    for command in keys.build(document, SERVICE, render).steps:
+    for command in keys.build(document, SERVICE, render).all_commands:
         late_texts(command)
         resolve(command, render)
 

@@ -209,7 +209,7 @@ def beside(command: str) -> str:
 def is_parsed(block: Block, ground: Ground) -> None:
     """As a definition, by the agent's own parser."""
     document = load(json.dumps(yaml.safe_load(block.text)).encode())
-    assert keys.build(document, "keystone-api", lambda text: text.text).steps
+    assert keys.build(document, "keystone-api", lambda text: text.text).all_commands
 
 
 def has_an_election(block: Block, ground: Ground) -> None:

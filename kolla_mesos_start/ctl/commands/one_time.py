@@ -328,7 +328,7 @@ def _read(invocation: Invocation, znodes: Znodes, path: str) -> OneTime:
     graph = build_graph(document, znodes, values, missing_is_empty=invocation.settings.missing_is_empty)
     if graph is None:
         raise BadDefinition([f"{znodes.definition}: a template in it can be rendered by an agent only"])
-    commands = {command.path: command for command in graph.steps}
+    commands = {command.path: command for command in graph.all_commands}
     if path not in commands:
         raise NotThere(f"{znodes.service_name} has no command {path!r}{nearest(path, commands)}")
     if commands[path].run_once is None:

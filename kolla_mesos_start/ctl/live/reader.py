@@ -197,11 +197,13 @@ class _StepReader:
         self._images = sorted(images, key=str)
         self._oldest = min((each.definition for each in containers if each.definition), default=None)
         is_ready = sum(container.ready for container in containers) >= wanted
-        self._done = {each.path: is_ready if each.is_daemon else self._is_done(each) for each in graph.steps}
+        self._done = {
+            each.path: is_ready if each.is_daemon else self._is_done(each) for each in graph.all_commands
+        }
 
     def steps(self) -> Iterator[LiveStep]:
         """What became of each, and what it waits for."""
-        for command in self._graph.steps:
+        for command in self._graph.all_commands:
             superseded = (
                 command.run_once == GLOBAL
                 and self._oldest is not None

@@ -98,7 +98,7 @@ def _used(znodes: Znodes, graph: Graph, names: Set[str], view: View) -> Mapping[
     """Those of the names that the templates of a service use, and whether its daemon's do."""
     files = {path: view.znode(path) for path in map(znodes.file, _file_names(graph)) if names}
     found: dict[str, bool] = {}
-    for step in graph.steps if view.wanted.isdisjoint(files) else ():
+    for step in graph.all_commands if view.wanted.isdisjoint(files) else ():
         for text in _texts(znodes, step, files):
             # Only templates that contain one of the names are parsed.
             words = {name for name in names if name in text.text} if text.is_template else set()
@@ -124,7 +124,7 @@ def other_generation(graph: Graph, container: Container, others: Sequence[Contai
 def _file_names(graph: Graph) -> dict[str, bool]:
     """The published files that the steps of a service have, by name; whether they are its daemon's."""
     own = {file.name for file in graph.daemon.files} if graph.daemon else set()
-    names = {file.name for step in graph.steps for file in step.files if file.mounted is None}
+    names = {file.name for step in graph.all_commands for file in step.files if file.mounted is None}
     return {name: name in own for name in sorted(names)}
 
 

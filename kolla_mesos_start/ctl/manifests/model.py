@@ -304,7 +304,9 @@ class _WorkloadReader:
         graph = build_graph(document, *self.known) or known_graph(document, *self.known)
         ports = self.ports()
         # Each once.
-        mounted = {file.mounted: file.name for step in graph.steps for file in step.files if file.mounted}
+        mounted = {
+            file.mounted: file.name for step in graph.all_commands for file in step.files if file.mounted
+        }
         replicas = launch.wanted_instances(document.root, lambda text: rendered(text, *self.known))
         found = Workload(
             service=self.service.name,
@@ -315,8 +317,8 @@ class _WorkloadReader:
             env=self.env(graph, ports),
             replicas=1 if replicas is None else replicas,
             hosts=self.launch.hosts_of(self.service.name),
-            generations=sorted({each.generation for each in graph.steps if each.generation}),
-            stop_grace=max((step.stop_seconds for step in graph.steps), default=0),
+            generations=sorted({each.generation for each in graph.all_commands if each.generation}),
+            stop_grace=max((step.stop_seconds for step in graph.all_commands), default=0),
             drains=bool(graph.daemon and graph.daemon.drains),
             ports=ports,
             mounted=[

@@ -131,7 +131,7 @@ class LocalDeployment:
             on_change = graph.daemon and graph.daemon.on_change
             if on_change and on_change.kind == "restart":  # Only its parent can start it again.
                 container.environ.setdefault("KOLLA_START_MODE", "supervise")
-            for command, file in ((step, file) for step in graph.steps for file in step.files):
+            for command, file in ((step, file) for step in graph.all_commands for file in step.files):
                 try:
                     dest = rendered(Text("dest", file.dest), *known)
                 except CannotRender:  # The rest comes from other containers.

@@ -288,7 +288,7 @@ class Up:
             return
         width = max(len(container.name) for container in containers)
         for container in containers:
-            rendered = (file for step in self.deployment.graph(container).steps for file in step.files)
+            rendered = (file for step in self.deployment.graph(container).all_commands for file in step.files)
             files = " ".join(sorted({file.dest.replace("{{ root }}/", "") for file in rendered}))
             port = container.environ.get("KOLLA_PORTS")
             address = f"  {HOST}:{port}" if port else ""

@@ -24,7 +24,7 @@ from kolla_mesos_start.definition.model import (
     Graph,
     Members,
     Ready,
-    Step,
+    ResolvedCommand,
 )
 from kolla_mesos_start.definition.strings import ANY, DAEMON, LOCAL, sublabel, untidy
 
@@ -61,7 +61,7 @@ class ServiceReading(NamedTuple):
     commands: frozenset[str] | None
     graph: Graph | None
     hosts: Sequence[str]
-    steps: Mapping[str, Sequence[Step]]
+    steps: Mapping[str, Sequence[ResolvedCommand]]
     wanted: int | None
     service_keys: Set[str] = frozenset()
 
@@ -72,7 +72,7 @@ class ServiceReading(NamedTuple):
     @property
     def known(self) -> Sequence[Command]:
         """Its commands and its daemon, as far as they could be read."""
-        return self.graph.steps if self.graph else ()
+        return self.graph.all_commands if self.graph else ()
 
     @property
     def daemon(self) -> Command | None:

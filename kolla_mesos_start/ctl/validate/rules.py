@@ -36,7 +36,7 @@ from kolla_mesos_start.ctl.validate.checks import ServiceReading
 from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.definition.document import Document, digest, load, to_boolean
 from kolla_mesos_start.definition.keys import build, early_texts, read
-from kolla_mesos_start.definition.model import File, Graph, Step
+from kolla_mesos_start.definition.model import File, Graph, ResolvedCommand
 from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.strings import DAEMON, ELECTION, Text, sublabel
 from kolla_mesos_start.election.words import example
@@ -355,7 +355,7 @@ class _OnHost:
         self.add_issues(issues)
         return graph
 
-    def steps(self, graph: Graph) -> Sequence[Step]:
+    def steps(self, graph: Graph) -> Sequence[ResolvedCommand]:
         """The rendered commands, as far as they can be rendered; also checks their files."""
         found = []
         # Published services are not checked, to save time.
@@ -363,7 +363,7 @@ class _OnHost:
             return ()
         self.check_files(graph)
         # An empty command was reported when it was read.
-        for command in (command for command in graph.steps if command.command):
+        for command in (command for command in graph.all_commands if command.command):
             try:
                 found.append(resolve(command, self.render))
             except BadDefinition as error:
@@ -389,7 +389,7 @@ class _OnHost:
 
     def check_files(self, graph: Graph) -> None:
         files: dict[str, tuple[File, str]] = {}  # Several commands may write the same file.
-        for command in graph.steps:
+        for command in graph.all_commands:
             for file in command.files:
                 files.setdefault(file.name, (file, sublabel(f"{command.label}.files", file.name)))
         for file, label in files.values():

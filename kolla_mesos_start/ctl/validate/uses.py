@@ -48,7 +48,7 @@ def _needs(
     for values in service.variables.hosts.values() or [{}]:
         contents = {**deployment.variables, **service.variables.own, **values}
         variables = {name: data.decode(errors="replace") for name, data in contents.items()}
-        for command in known_graph(document, znodes, {**variables, **given}).steps:
+        for command in known_graph(document, znodes, {**variables, **given}).all_commands:
             for each in command.inside:
                 yield each.service if isinstance(each, Members) else f"{each.role}/"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kolla_mesos_start.definition.model import File, Ready, Step
+from kolla_mesos_start.definition.model import File, Ready, ResolvedCommand
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition
@@ -37,13 +37,13 @@ LATE_VALUES = {
 
 def test_the_late_templates_are_the_strings_that_a_process_or_a_file_gets() -> None:
     """They are rendered when the command is about to run, and not before."""
-    texts = [text for step in templated().steps for text in late_texts(step)]
+    texts = [text for step in templated().all_commands for text in late_texts(step)]
     assert {text.label: text.text for text in texts} == LATE
 
 
 def test_resolving_renders_every_string() -> None:
     """The items of a list are never split or parsed, even if they look like JSON or shell."""
-    first, last = (resolve(step, lambda text: LATE_VALUES[text.text]) for step in templated().steps)
+    first, last = (resolve(step, lambda text: LATE_VALUES[text.text]) for step in templated().all_commands)
     assert (first.argv, first.shell) == (("echo", "$(x); y", "plain"), False)
     assert first.command.command == first.argv
     assert first.command.env == (("A", '"}, {"'), ("B", "plain"))
@@ -57,7 +57,7 @@ def test_resolving_renders_every_string() -> None:
         assert late_texts(step.command) == ()
 
 
-def resolved(render: Callable[[Text], str] = unrendered, **keys: ANY) -> Step:
+def resolved(render: Callable[[Text], str] = unrendered, **keys: ANY) -> ResolvedCommand:
     return resolve(daemon(**keys), render)
 
 

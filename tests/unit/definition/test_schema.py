@@ -82,13 +82,13 @@ def test_commands_keep_the_order_of_the_definition_and_the_daemon_is_last() -> N
     names = ["z", "a", "m"]
     found = built({**with_daemon(), "commands": {name: {"command": "true"} for name in names}})
     assert [step.name for step in found.commands] == names
-    assert [step.name for step in found.steps] == [*names, "daemon"]
+    assert [step.name for step in found.all_commands] == [*names, "daemon"]
 
 
 def test_a_definition_without_a_daemon_is_a_task() -> None:
     """The graph has no daemon then."""
     assert built(with_command()).daemon is None
-    assert [step.name for step in built(with_command()).steps] == ["first", "db_sync"]
+    assert [step.name for step in built(with_command()).all_commands] == ["first", "db_sync"]
 
 
 GOOD: list[tuple[ANY, ANY]] = [

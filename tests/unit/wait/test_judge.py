@@ -149,7 +149,7 @@ class Memory:
 
     def answer(self, failure: str = "", settled: bool = True) -> None:
         """What all that is outside answers from now on."""
-        externals = [external for command in self.graph.steps for external in command.outside]
+        externals = [external for command in self.graph.all_commands for external in command.outside]
         self.answers = dict.fromkeys(externals, Answer(failure, EPOCH))
         self.settled = settled
 
@@ -195,7 +195,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     def start(commands: Mapping[str, Any], tree: Tree = {}, daemon: Any = None) -> Memory:  # noqa: B006
         service = {"service": {"daemon": daemon}} if daemon else {}
         memory = Memory({"commands": commands, **service}, tree)
-        if any(command.outside for command in memory.graph.steps):
+        if any(command.outside for command in memory.graph.all_commands):
             monkeypatch.setattr(module, "_external_probes", lambda tree: memory)
         monkeypatch.setattr(module, "now", lambda: memory.clock)
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: EPOCH + memory.clock))
