@@ -119,8 +119,8 @@ class Preparer:
     def prepare(self, command: Command, with_files: bool = True, before: Listed | None = None) -> Prepared:
         """Render the strings of a command and, with `with_files`, its files.
 
-        `before`: which instances the current files list, if known (see Prepared). Raises CannotRender with everything
-        that is missing, BadDefinition for invalid results.
+        `before`: which instances the current files list, if known (see Prepared). Raises CannotRender with
+        everything that is missing, BadDefinition for invalid results.
         """
         seen = self.published.client.record()
         files = command.files if with_files else ()
