@@ -63,6 +63,7 @@ class Child:
         ignored: Collection[int] = (),
         is_daemon: bool = False,
         outlives_us: bool = False,
+        complaint: str = "",
     ) -> None:
         """Start the program. Raises OSError if no process can be started.
 
@@ -70,7 +71,8 @@ class Child:
         `environ`. `output`: a descriptor, or the path of a new file, for its standard output; /dev/null is
         also for its standard error. `inherited`: descriptors besides the standard ones. A daemon keeps our
         standard input and all that can be inherited, and may take the terminal. Unless it `outlives_us`, the
-        kernel kills it when this process ends.
+        kernel kills it when this process ends. With a `complaint`, which nobody need wait for, the process
+        itself says why it could not execute the program.
         """
         self.status: int | None = None
         self._failure, fail = os.pipe()
@@ -79,7 +81,8 @@ class Child:
         def become() -> None:
             number, at = errno.EINVAL, "fork"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
             try:
-                prctl(PR_SET_DUMPABLE, 0)  # Imports it now: the other user may not be able to read Python.
+                if not outlives_us:  # That one hides its memory itself, as far as it can.
+                    prctl(PR_SET_DUMPABLE, 0)  # Imports it now: the other user may not be able to read Python.
                 os.setpgid(0, 0)
                 if is_daemon:
                     _take_terminal(os.getpgid(parent))
@@ -118,8 +121,9 @@ class Child:
             except Exception as defect:
                 at = type(defect).__name__
             finally:
-                if outlives_us:  # Our parent may not wait for it.
-                    os.write(2, f"{argv[0]!s} can't be started: {spawn_error(number, at)}\n".encode())
+                if complaint:
+                    why = f"{argv[0]!s} can't be started: {spawn_error(number, at)}; {complaint}\n"
+                    os.write(2, why.encode())
                 os.write(fail, marshal.dumps((number, at)))
                 os._exit(127)
 

@@ -160,8 +160,12 @@ class Drain:
         if self._asked_to_stop:
             self._terminate()
 
+    @property
+    def _limit(self) -> float:
+        return now() + self._handoff.stop_grace + MARGIN
+
     def _terminate(self) -> None:
-        self.deadline = now() + self._handoff.stop_grace + MARGIN
+        self.deadline = self._limit
         self._registrar.terminate()
 
     # -- clients: `kolla_mesos_start stop` --------------------------------------------------------
@@ -188,6 +192,8 @@ class Drain:
             self._answer(DRAIN)
         elif not was_asked:
             self._terminate()
+        else:  # The daemon has had its signal, but this client its own limit.
+            self.deadline = min(self.deadline, self._limit)
 
     def _answer(self, request: bytes, more: str = "", status: int = 0) -> None:
         """Answer all clients with that request."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.client import Seen
 
 
+UNREGISTERED = "the daemon stays unregistered"
 NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
 IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)  # They are for the daemon.
 
@@ -159,17 +160,15 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
         os.setsid()
         try:
             # The start goes on before it is executed.
-            Child(argv, environ, inherited=fds, ignored=ignored, outlives_us=True)
-        except OSError as error:
-            os._exit(error.errno or errno.EAGAIN)
+            Child(argv, environ, inherited=fds, ignored=ignored, outlives_us=True, complaint=UNREGISTERED)
+        except OSError:
+            os._exit(1)
         os._exit(0)
 
     def await_detached() -> None:
         with contextlib.suppress(ChildProcessError):  # The parent of the agent may ignore SIGCHLD.
-            number = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
-            if number:
-                number = max(number, errno.EAGAIN)  # It may have been killed.
-                raise OSError(number, os.strerror(number))
+            if os.waitpid(between, 0)[1] != 0:
+                raise OSError(errno.EAGAIN, "no process can be started")
 
     try:
         between = fork(detach)
