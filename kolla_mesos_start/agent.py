@@ -426,10 +426,9 @@ class Agent:
 
         self.stage, tree = "exec", self.tree
         latest = tree.client.watches.results.get(data_of(tree.znodes.definition))
-        # The definition may have no list when it is read, and have one by now.
-        if tree.graph.daemon and (
-            tree.graph.daemon.generations or (latest and b'"generations"' in latest.data)
-        ):
+        # The one that was read may have had no list yet. Without any, the exec never waits for ZooKeeper.
+        newer = latest.data if latest and latest.stat.mzxid != tree.definition else b""
+        if tree.graph.daemon and (tree.graph.daemon.generations or b'"generations"' in newer):
             from kolla_mesos_start.daemon.launch import check_generation
 
             check_generation(tree, self.settings.generation, self.report)

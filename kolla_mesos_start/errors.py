@@ -125,6 +125,7 @@ class UnreadableServer(AgentError):
     """The server speaks another protocol."""
 
     status = 69
+    retriable = True
 
 
 class TooLarge(AgentError):

@@ -82,7 +82,7 @@ class Child:
             number, at = errno.EINVAL, "fork"  # EINVAL if Python itself refuses: a NUL in argv, a huge uid.
             try:
                 if not outlives_us:  # That one hides its memory itself, as far as it can.
-                    prctl(PR_SET_DUMPABLE, 0)  # Imports it now: the other user may not be able to read Python.
+                    prctl(PR_SET_DUMPABLE, 0)  # Imports it now: `ids` may not be able to read Python.
                 os.setpgid(0, 0)
                 if is_daemon:
                     _take_terminal(os.getpgid(parent))

@@ -191,7 +191,8 @@ class Refresher:
                     self._finish(0, "")
                 elif self._rollout:
                     self._rollout.give_back()
-            self.deadline = max(self._due, self._settles_by)
+            due = -math.inf if self._asking else self._due  # A client does not wait for other changes.
+            self.deadline = max(due, self._settles_by)
             if now() >= self.deadline:
                 break
             yield None

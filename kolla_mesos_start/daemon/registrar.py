@@ -139,16 +139,16 @@ class Registrar:
 
     def _report(self, draining: str) -> None:
         readiness, show = self.readiness, self.reporter.show
+        reason, code = readiness.reason, readiness.code
+        if self._refresher and not reason:
+            reason, code = self._refresher.reason, self._refresher.code
         if draining:
             show("draining", draining)
-        elif not readiness.ready:
-            show("unready", readiness.reason, readiness.code, stopped=readiness.stopped)
-        elif self.presence.denied:
+        elif readiness.ready and self.presence.denied:
             show("starting", f"not registered: {self.presence.denied}")
-        elif self._refresher:
-            show("ready", self._refresher.reason, self._refresher.code)
         else:
-            show("ready", "")
+            stage: Stage = "ready" if readiness.ready else "unready"
+            show(stage, reason, code, stopped=readiness.stopped)
 
     def stop(self) -> None:
         """Deregister the daemon, because it will be stopped."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+
+import pytest
 
 from kolla_mesos_start.processes import Child
 
@@ -49,3 +52,18 @@ def test_a_daemons_sockets_are_hidden_from_commands() -> None:
     assert os.get_inheritable(reader)
     for fd in (reader, writer):
         os.close(fd)
+
+
+def test_a_process_that_outlives_us_needs_no_ctypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python without libffi can't hide memory; its daemons are registered all the same."""
+    monkeypatch.setitem(sys.modules, "_ctypes", None)
+    child = Child([shutil.which("true") or ""], {}, outlives_us=True).started()
+    assert child.wait() == 0
+
+
+def test_a_process_says_itself_why_it_is_missed(capfd: pytest.CaptureFixture[str]) -> None:
+    child = Child(["/nowhere/python3"], {}, outlives_us=True, complaint="the daemon stays unregistered")
+    child.wait()
+    said = capfd.readouterr().err
+    assert said.startswith("/nowhere/python3 can't be started: ")
+    assert said.endswith("; the daemon stays unregistered\n")

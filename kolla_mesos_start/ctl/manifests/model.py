@@ -261,7 +261,7 @@ def on_hosts(found: Iterable[tuple[str, str]]) -> Sequence[str]:
     hosts: dict[str, dict[str, None]] = {}
     for host, what in found:
         hosts.setdefault(what, {})[host] = None
-    return [f"on {', '.join(on)}: {what}" for what, on in hosts.items()]
+    return [f"on {', '.join(sorted(on))}: {what}" for what, on in hosts.items()]
 
 
 def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]:

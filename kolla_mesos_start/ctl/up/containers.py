@@ -146,13 +146,15 @@ class LocalContainer:
 
 def processes_of(directory: Path) -> Iterator[int]:
     """The processes of the containers whose run directory is `directory`, or lies below it."""
-    for each in psutil.process_iter(["environ"]):
-        # Not a shell in the directory, nor one with KOLLA_RUN_DIR for the probes: containers have both
-        # variables.
-        environ = each.info["environ"] or {}
-        run_dir = Path(environ.get("KOLLA_RUN_DIR", ""))
-        if "KOLLA_STATE_DIR" in environ and directory in (run_dir, *run_dir.parents):
-            yield each.pid
+    # Not a shell in the directory, nor one with KOLLA_RUN_DIR for the probes: containers have both variables.
+    mark = os.fsencode(f"KOLLA_RUN_DIR={directory}")
+    for pid in psutil.pids():
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()  # Some daemons overwrite a part of it.
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # It has ended, or is another user's.
+        if b"KOLLA_STATE_DIR=" in environ and (mark + b"/" in environ or mark + b"\0" in environ):
+            yield pid
 
 
 def end_all(directory: Path, grace: float = 0.0, containers: Sequence[LocalContainer] = ()) -> None:

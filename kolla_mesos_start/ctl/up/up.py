@@ -377,7 +377,12 @@ class Up:
 
     def check_signals(self) -> None:
         """Raise Stopped if a signal has come."""
-        self._loop.wait(lambda: True)
+        try:
+            self._loop.wait(lambda: True)
+        except Stopped:
+            raise
+        except AgentError:
+            pass  # Of a timer that is due: the first error is told.
 
     def _tick(self) -> None:
         """Check repeatedly for everything that ends a wait for ZooKeeper."""

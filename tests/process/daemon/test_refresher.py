@@ -328,3 +328,17 @@ def test_the_end_of_the_daemon_ends_its_refresh(fleet: Fleet) -> None:
     assert web.is_rendering
     web.refresher.close()
     assert (web.is_rendering, web.loop.readers) == (False, {})
+
+
+def test_a_client_does_not_wait_for_later_changes(fleet: Fleet) -> None:
+    """It asks while the daemon settles; changes that go on come meanwhile."""
+    web = fleet.start()
+    web.takes = 5.0
+    fleet.publish("a")
+    fleet.settle(3)
+    web.ask()
+    before = web.refreshes
+    for number in range(10):
+        fleet.publish(f"b{number}")
+        fleet.settle(0.5)
+    assert web.refreshes > before
