@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from kazoo.client import KazooClient
 
 from drills.openstack.deployment import OpenStack
 from kolla_mesos_start.ctl.live import explanation
 from kolla_mesos_start.ctl.live.mirror import Mirror
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
+from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.tree.znodes import Znodes
 from tests.conftest import connected
+from tests.support.tool import operator_client
 from tests.support.zookeeper import Ensemble, Server
 
 START = 40.0  # seconds: about as long as a start takes
@@ -43,7 +44,7 @@ class Seen(NamedTuple):
 class Explaining:
     """Asks again and again, in a thread of its own, as an operator would."""
 
-    def __init__(self, client: KazooClient, cloud: OpenStack) -> None:
+    def __init__(self, client: OperatorClient, cloud: OpenStack) -> None:
         self._live = DeploymentReader(Znodes(cloud.prefix, cloud.id, "", ""), cloud.given)
         self._client, self._ended = client, threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
@@ -76,11 +77,11 @@ def deployed(
     servers: Server | Ensemble, programs: Path, place: Path
 ) -> Iterator[tuple[OpenStack, Explaining]]:
     """The deployment, published, and started by the test."""
-    with contextmanager(connected)(servers) as zk, contextmanager(connected)(servers) as other:
+    with contextmanager(connected)(servers) as zk:
         cloud = OpenStack(place, programs, zk, servers.hosts)
         zk.ensure_path(cloud.path)
         cloud.publish()
-        explaining = Explaining(other, cloud)
+        explaining = Explaining(operator_client(zk, cloud.prefix, cloud.id), cloud)
         try:
             yield cloud, explaining
         finally:

@@ -111,10 +111,10 @@ class LocalDeployment:
         found = contents._replace(services=services)
         return found._replace(launch=LaunchFile()) if only_here else found
 
-    def read_definitions(self, contents: Deployment) -> None:
+    def read_definitions(self, contents: Deployment, *, inside: bool = False) -> None:
         """Read the graph of each container, as its agent will read it.
 
-        BadDefinition also for a file whose dest is outside of the container's directory.
+        With `inside`, BadDefinition also for a file whose dest is outside of the container's directory.
         """
         issues: dict[str, None] = {}
         services = {service.name: service for service in contents.services}
@@ -131,7 +131,8 @@ class LocalDeployment:
             on_change = graph.daemon and graph.daemon.on_change
             if on_change and on_change.kind == "restart":  # Only its parent can start it again.
                 container.environ.setdefault("KOLLA_START_MODE", "supervise")
-            for command, file in ((step, file) for step in graph.all_commands for file in step.files):
+            files = ((step, file) for step in graph.all_commands for file in step.files)
+            for command, file in files if inside else ():
                 try:
                     dest = rendered(Text("dest", file.dest), *known)
                 except CannotRender:  # The rest comes from other containers.

@@ -192,7 +192,7 @@ class Up:
         """What is published. Refuses the errors that `validate` finds: containers would wait in vain."""
         prepared = self.deployment.with_values(contents, only_here=True)
         refuse(validate(prepared, deployment_id=self.name, given=self.deployment.given))
-        self.deployment.read_definitions(prepared)
+        self.deployment.read_definitions(prepared, inside=True)
         return prepared
 
     def _start_zookeeper(self, server: PrivateZooKeeper) -> None:
