@@ -60,6 +60,7 @@ class Explaining:
     def close(self) -> None:
         self._ended.set()
         self._thread.join()
+        self._client.close()
 
     def stuck(self, since: float, until: float) -> frozenset[tuple[str, str]]:
         """All that was stuck at any moment between the two."""

@@ -102,7 +102,7 @@ class Preparer:
         """The graph of a definition, and the stamps of the znodes that it was read from (None: no znode).
 
         Its early templates are rendered with the published variables, which are read between the two passes
-        over the definition: see `schema`.
+        over the definition: see `keys`.
         """
         document = load(definition.data)
         texts = keys.early_texts(document)
