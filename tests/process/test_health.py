@@ -146,6 +146,14 @@ def test_an_unknown_state_is_1(
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+def test_two_probes_at_the_same_time_do_not_look_like_an_agent(run_dir: str) -> None:
+    """A liveness and a readiness probe at the same time do not make a dead container look alive."""
+    os.close(StateFile.take(run_dir).fd)
+    with open(f"{run_dir}/lock") as another_probe:
+        fcntl.flock(another_probe, fcntl.LOCK_SH)
+        assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
+
+
 @pytest.fixture(params=["flock", "fcntl"])
 def strangers_lock(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
     """Locks a file in each way that somebody can who may only read it."""
