@@ -51,6 +51,9 @@ OF_OTHERS = (
 # Kubernetes sets such variables for every service, and a service may be called kolla-something.
 _OF_KUBERNETES = PREFIX + r"\w+_(SERVICE_(HOST|PORT\w*)|PORT(_[0-9]+_(TCP|UDP|SCTP)\w*)?)"
 
+# A variable's name in a message, or a quoted value, in which names are not ours.
+_NAME_OR_VALUE = r"""(?<!\w)'(?:\\.|[^'\\])*'|(?<!\w)"(?:\\.|[^"\\])*"|\bKOLLA_\w+"""
+
 # These must not be set but empty: a forgotten value must not switch security off.
 NEVER_EMPTY = (*CREDENTIALS, "KOLLA_ZK_CA", "KOLLA_ZK_ACL")
 
@@ -198,7 +201,7 @@ def parse(
     )
     if variables.issues:
         raise BadEnvironment(
-            re.sub(r"\bKOLLA_\w+", lambda found: names.get(found[0], found[0]), issue)
+            re.sub(_NAME_OR_VALUE, lambda found: names.get(found[0], found[0]), issue)
             for issue in variables.issues
         )
     return settings._replace(unknown=(*variables.unknown(), *variables.notes))

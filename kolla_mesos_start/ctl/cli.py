@@ -11,8 +11,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from io import TextIOWrapper
 from textwrap import fill
@@ -50,15 +50,9 @@ class ListedCommand(NamedTuple):
     def load(self) -> Subcommand:
         """Import it. NotInstalled names a package that is missing."""
         module, _, name = self.at.partition(".")
-        try:
+        with _installed():
             found: Subcommand = getattr(import_module(f"{__package__}.commands.{module}"), name or self.name)
-        except ModuleNotFoundError as missing:
-            if not missing.name or missing.name.startswith("kolla_mesos_start"):
-                raise
-            raise NotInstalled(
-                f"the package {missing.name} is missing: pip install 'kolla_mesos_start[operator]'"
-            ) from missing
-        return found
+            return found
 
 
 SUBCOMMANDS = (
@@ -101,6 +95,19 @@ class NotInstalled(AgentError):
     """A package of the operator's tool is missing."""
 
     status = 1
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    """NotInstalled names a package that an import misses. Commands import late what few of them need."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if not missing.name or missing.name.startswith("kolla_mesos_start"):
+            raise
+        raise NotInstalled(
+            f"the package {missing.name} is missing: pip install 'kolla_mesos_start[operator]'"
+        ) from missing
 
 
 # Never suggested, because they delete something: users follow suggestions without reading the help.
@@ -220,7 +227,8 @@ def run(argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         invocation = Invocation(options, os.environ, stack)
         try:
-            status: int = options.run(invocation)
+            with _installed():
+                status: int = options.run(invocation)
         except Unnamed as error:
             raise BadUsage(f"{error.reason}{invocation.list_deployments()}") from error
         except AccessDenied as error:

@@ -159,10 +159,12 @@ def _staged(directory: int, content: Content, stack: ExitStack) -> Iterator[_Sta
     if found == "owner" and content.uid is content.gid is None:
         # On a file system that squashes ids our new files may have another owner than us.
         fd, temporary = _open_temporary(directory)
-        with closing(fd):
+        try:
+            with closing(fd):
+                _set_owner(fd, content)
+                there = os.fstat(fd)
+        finally:  # Not before: some file systems know no file without a name.
             _discard(directory, temporary)
-            _set_owner(fd, content)
-            there = os.fstat(fd)
         found = difference(directory, content, (there.st_uid, there.st_gid))
     if found == "unchanged":
         log.debug("%s is unchanged", content.dest)

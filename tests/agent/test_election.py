@@ -529,6 +529,23 @@ def test_a_host_without_a_position_is_no_candidate(cluster: Cluster) -> None:
     assert cluster.bootstraps() == ["a"]
 
 
+def test_a_member_that_has_lost_its_data_is_refused(cluster: Cluster) -> None:
+    """Unless the operator accepts that."""
+    cluster.publish()
+    cluster.start()
+    cluster.forms(1)
+    cluster.kill()
+    cluster.put(a="g:5", b="g:6")
+    (cluster.data / "c" / "position").unlink()
+    cluster.start()
+    for host in HOSTS:
+        state = cluster.reports(host, "refused-empty", hosts="c")
+        assert "refused: c should have data" in state["reason"]
+    cluster.override(2, None, accept_empty=["c"])
+    cluster.forms(2)
+    assert cluster.bootstraps() == ["a", "b"]
+
+
 def test_a_cluster_survives_an_outage_of_zookeeper(cluster: Cluster, link: Link) -> None:
     """A host that is cut off runs on, and blocks every decision: it can't be a candidate."""
     cluster.publish()

@@ -232,6 +232,23 @@ def test_a_package_that_is_not_installed_is_named() -> None:
     )
 
 
+def test_a_package_that_is_missing_in_the_importer_is_named(tmp_path: Path) -> None:
+    """The importer is imported late; others than `graph --imported` do not need its packages."""
+    (tmp_path / "psutil.py").write_text("raise ModuleNotFoundError(name='psutil')\n")
+    done = subprocess.run(
+        [sys.executable, TOOL, "graph", "--imported", tmp_path],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"{PROGRAM}: the package psutil is missing: pip install 'kolla_mesos_start[operator]'\n",
+    )
+
+
 def test_ctrl_c_while_it_is_starting_shows_no_traceback(tmp_path: Path) -> None:
     """Its modules take a moment to import."""
     (tmp_path / "rich.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")

@@ -47,6 +47,11 @@ def container(
     zk.create(path, json.dumps(fact).encode(), ephemeral=True, makepath=True)
 
 
+def test_a_published_directory_has_no_difference(deployment: Deployment, root: Path) -> None:
+    done = ctl(deployment, "diff", root)
+    assert done.stdout == "0 to create, 0 to update\n"
+
+
 def test_before_the_first_publication_everything_is_new(
     zk: KazooClient, deployment: Deployment, tmp_path: Path
 ) -> None:

@@ -83,6 +83,22 @@ def test_what_is_taken_back_runs_once_more(site: Site, keys: Any) -> None:
     assert (site.state(), site.detail()["attempt"]) == ("done", 2)
 
 
+def test_tokens_go_on_growing_where_they_are_ahead_of_the_ensemble(site: Site, zk: KazooClient) -> None:
+    """As in a tree that was moved from an older one."""
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    detail = zk.get(f"{site.at()}/detail")[0].replace(b'"token": ', b'"token": 1000000')
+    zk.set(f"{site.at()}/detail", detail)
+    ahead = site.detail()["token"]
+    ctl(site.deployment, "rerun", "db/sync")
+    assert site.start().ends() == 0
+    ctl(site.deployment, "rerun", "db/sync")
+    ctl(site.deployment, "adopt", "db/sync")
+    ctl(site.deployment, "rerun", "db/sync")
+    assert site.start().ends() == 0
+    assert [run.token for run in site.runs()[1:]] == [ahead + 1, ahead + 3]
+
+
 def test_only_the_published_generation_is_taken_back(site: Site) -> None:
     """It is rendered as an agent would render it."""
     for tag in ("1", "2"):

@@ -348,6 +348,11 @@ def test_a_value_that_is_too_large_is_refused(site: Deployment) -> None:
     ctl(site, "set", "size", "-", given=b"x" * 1_000_000 + b"\n")
 
 
+def test_a_value_that_is_no_text_is_refused(site: Deployment) -> None:
+    assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", os.fsdecode(b"a\xff"), status=64).stderr
+    assert "not UTF-8 text (byte 1)" in ctl(site, "set", "size", "-", given=b"a\xff", status=64).stderr
+
+
 def test_a_service_is_named_by_its_role_too(zk: KazooClient, site: Deployment) -> None:
     """As for `status` and the others; a role of several services is no name."""
     ctl(site, "set", "size", "7", "--service", "db")

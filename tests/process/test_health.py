@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
@@ -144,6 +145,13 @@ def test_an_unknown_state_is_1(
     Path(run_dir, "state").write_bytes(content.encode(errors="surrogateescape"))
     assert health([], {"KOLLA_RUN_DIR": run_dir}) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_two_probes_at_the_same_time_do_not_look_like_an_agent(run_dir: str) -> None:
+    """A liveness and a readiness probe at the same time do not make a dead container look alive."""
+    os.close(StateFile.take(run_dir).fd)
+    with ThreadPoolExecutor(2) as probes:
+        assert set(probes.map(lambda _: health([], {"KOLLA_RUN_DIR": run_dir}), range(2000))) == {1}
 
 
 @pytest.fixture(params=["flock", "fcntl"])

@@ -300,6 +300,20 @@ def test_all_bad_values_are_reported_in_one_message() -> None:
     assert not caught.value.retriable
 
 
+@pytest.mark.parametrize("value", ["x y $KOLLA_ZK_AUTH_FILE", "'KOLLA_ZK_HOSTS", "it's KOLLA_ZK_HOSTS\"\\"])
+def test_variables_can_have_other_names_and_values_stay_as_they_are(value: str) -> None:
+    """The tool names its options."""
+    names = {"KOLLA_ZK_HOSTS": "--hosts", "KOLLA_ZK_AUTH_FILE": "--auth-file", "KOLLA_ZK_KEY": "--key"}
+    with pytest.raises(BadEnvironment) as caught:
+        parse({**NEEDED, "KOLLA_ZK_HOSTS": value, "KOLLA_ZK_KEY": f"{HERE}/key"}, names=names)
+    hosts, key, *_ = caught.value.issues
+    assert key == "--key is set, KOLLA_ZK_CERT is not: expected both or none"
+    assert hosts.startswith(f"--hosts is {value!r}: expected h1:2181")
+    assert f"; {value!r} is no" in hosts
+    with pytest.raises(BadEnvironment, match=r"--hosts: .*; credentials belong in --auth-file"):
+        parse({**NEEDED, "KOLLA_ZK_HOSTS": "kolla:s3cr3t@zoo"}, names=names)
+
+
 def test_required_variables_are_reported_when_missing() -> None:
     """There are two that the agent can't do without."""
     with pytest.raises(BadEnvironment) as caught:

@@ -5,7 +5,7 @@ What belongs here: which variables a definition's graph depends on, and the grap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from kolla_mesos_start.ctl.directory.source import HINT
 from kolla_mesos_start.ctl.validate.rules import build_graph, known_graph, rendered
 from kolla_mesos_start.ctl.zk.published import places
 from kolla_mesos_start.ctl.zk.view import View
-from kolla_mesos_start.definition.document import load
+from kolla_mesos_start.definition.document import Document, load
 from kolla_mesos_start.definition.keys import early_texts
 from kolla_mesos_start.definition.model import Graph
 from kolla_mesos_start.errors import BadDefinition, CannotRender, MissingVariable
@@ -77,18 +77,21 @@ def _places(znodes: Znodes, names: Sequence[str], view: View) -> Mapping[str, st
 def _names(data: bytes) -> Sequence[str]:
     """The variables that the graph of a definition depends on; none if it is invalid."""
     try:
-        document = load(data)
-        early = (*early_texts(document), launch.instances_text(document.root))
-        texts = [text for text in early if text.is_template]
-        return sorted(variable_names(texts)) if texts else ()
+        return sorted(_variables(load(data)))
     except (BadDefinition, CannotRender):
         return ()
+
+
+def _variables(document: Document) -> Collection[str]:
+    """Raises CannotRender for bad syntax in any template that the graph or the number of instances needs."""
+    return variable_names([*early_texts(document), launch.instances_text(document.root)])
 
 
 def _definition(data: bytes, znodes: Znodes, values: tuple[tuple[str, str], ...]) -> PublishedDefinition:
     wanted, variables = 1, dict(values)
     try:
         document = load(data)
+        _variables(document)
         found = launch.wanted_instances(document.root, lambda text: rendered(text, znodes, variables))
         wanted = 1 if found is None else found
         graph = build_graph(document, znodes, variables)

@@ -104,7 +104,7 @@ def _steps(report: StartReport, at: Callable[[float], float]) -> Iterator[PageSt
     needs = {step: dict.fromkeys(critical_path.needed(step, finished)) for step in report.steps}
     last = {step: max(found, key=lambda each: each.finished, default=None) for step, found in needs.items()}
     held = Counter(last.values())
-    for step, number in numbers.items():
+    for number, step in enumerate(report.steps):  # Two may be equal.
         has_failed, after = step.state in FAILED, last[step]
         kinds = ["critical"] * (step in critical) + ["trouble"] * (step.attempts > 1 or has_failed)
         kinds += ["failed"] if has_failed else ["open"] * (step.state != DONE)

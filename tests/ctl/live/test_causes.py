@@ -421,6 +421,11 @@ CASES: dict[str, tuple[Any, ...]] = {
         {"web": "[]"},
         "unreadable: the definition of web can't be read: expected a JSON object, found a list",
     ),
+    "a number of instances that is no template": (
+        {**up("web"), "web": {"service": {"instances": "{{ bad", "daemon": {"command": "sleep 9"}}}},
+        "unreadable: the definition of web can't be read: service.instances line 1: the tag is not closed:"
+        " add '}}'",
+    ),
     "no such role": (
         {**up("one"), **one("two", container("waiting"), definition("won/wait"))},
         "no provider: two/daemon needs won/wait, but no service has the role 'won' (did you mean 'one'?);"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.ctl.timeline import critical_path
+from kolla_mesos_start.ctl.timeline.critical_path import Need, TimelineStep
 from kolla_mesos_start.ctl.timeline.html_page import page
 from kolla_mesos_start.ctl.timeline.reader import HistoryReader
 from kolla_mesos_start.ctl.timeline.report import StartReport, lines
@@ -125,6 +126,18 @@ def test_the_page_has_a_bar_and_a_row_for_each_step() -> None:
     assert len(list(found.all("tr", "critical"))) == 3
     assert len(list(found.all("path", "critical"))) == 2
     assert len(list(found.all("button", "trouble"))) == 2
+
+
+def test_equal_steps_have_a_row_and_a_bar_each() -> None:
+    """Two containers of a host have the same name. What needs them is linked to one of them."""
+    twin = TimelineStep("db/daemon", "h1", (), 0, 2)
+    other, last = twin._replace(host="h2"), TimelineStep("web/daemon", "h1", (Need("db/daemon", 2),), 3, 4)
+    found = Page(page(StartReport("site", 0, {}, (twin, twin, other, last))))
+    rows = [row["data-steps"] for row in found.all("tr") if "data-steps" in row]
+    assert rows == ["0", "1", "2", "3"]
+    assert sorted(bar["data-steps"] or "" for bar in found.all("button", "bar")) == rows
+    assert [lane["data-steps"] for lane in found.all("button", "name")] == ["0 1", "2", "3"]
+    assert [(link["data-from"], link["data-to"]) for link in found.all("path", "critical")] == [("1", "3")]
 
 
 @pytest.mark.parametrize(
