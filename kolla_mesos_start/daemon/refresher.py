@@ -98,6 +98,8 @@ class Refresher:
         """Stop: the daemon has ended."""
         self._socket.close()
         self._story.close()
+        for connection in (*self._asking, *self._served):
+            connection.close()
 
     # -- what changes ---------------------------------------------------------------------------
 

@@ -106,8 +106,9 @@ def kept(cache: Path, name: str, wanted: Sequence[bytes], make: Callable[[Path],
 
     It is made where it is missing, and again when what is `wanted` of it changes.
     """
-    directory = cache / f"{name}-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
     cache.mkdir(exist_ok=True)
+    cache = cache.resolve()  # The programs in there name it, and a link to it may go.
+    directory = cache / f"{name}-{hashlib.sha256(b''.join(wanted)).hexdigest()[:12]}"
     (cache / ".gitignore").write_text("*\n")
     with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

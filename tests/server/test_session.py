@@ -605,7 +605,7 @@ def test_names_are_resolved_in_a_child(
     loop.sleep(0.1)
     assert now() - begun < 10 and not session.connected
     (child,) = children()
-    assert len(os.listdir("/proc/self/task")) == threads
+    assert len(os.listdir("/proc/self/task")) <= threads
     # While the child has a copy open, the end of file is not seen.
     theirs.close()
     assert loop.wait(lambda: select.select([ours], [], [], 0)[0], now() + 30) and not ours.recv(1)
