@@ -336,10 +336,6 @@ class Client:
         """The operation that creates a znode."""
         return wire.Create(path, data, self.acl, flags)
 
-    def _overhead(self) -> int:
-        """The bytes of a creation besides path and data; an ACL may name many services."""
-        return CREATE_OVERHEAD + sum(len(entry.id.id) + ENTRY_OVERHEAD for entry in self.acl)
-
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected. Raises Outage if it is unknown whether it was applied.
 
@@ -483,9 +479,8 @@ class Client:
             if not absent:
                 return found
             try:
-                for batch in _batches(absent, nodes, self._overhead()):
-                    creations = [self.creation(path, nodes[path]) for path in batch]
-                    self.transaction(creations, f"{batch[0]} can't be created", meanwhile)
+                for batch in _batches(self.creation(path, nodes[path]) for path in absent):
+                    self.transaction(batch, f"{batch[0].path} can't be created", meanwhile)
                 return found
             except Outage:
                 unknown = [path for path in absent if path not in implied]  # It may have been applied.
@@ -515,16 +510,20 @@ def _is_error(result: object) -> bool:
     return isinstance(result, Exception)
 
 
-def _batches(paths: Sequence[str], nodes: Mapping[str, bytes], overhead: int) -> Iterator[list[str]]:
-    """The paths in their order, in batches that fit into one request."""
-    batch: list[str] = []
-    size = 0
-    for path in paths:
-        needs = len(path) + len(nodes[path]) + overhead
+def _batches(creations: Iterable[wire.Create]) -> Iterator[list[wire.Create]]:
+    """The creations in their order, in batches that fit into one request."""
+    batch: list[wire.Create] = []
+    size = overhead = 0
+    acl: Sequence[wire.ACL] | None = None
+    for creation in creations:
+        if creation.acl is not acl:  # An ACL may name many services, and most znodes have the same one.
+            acl = creation.acl
+            overhead = CREATE_OVERHEAD + sum(len(entry.id.id) + ENTRY_OVERHEAD for entry in acl)
+        needs = len(creation.path) + len(creation.data) + overhead
         if batch and size + needs > MAX_DATA:
             yield batch
             batch, size = [], 0
-        batch.append(path)
+        batch.append(creation)
         size += needs
     if batch:
         yield batch

@@ -121,6 +121,18 @@ def test_definitions_of_a_large_publication_are_written_last(
         assert first < later < last
 
 
+def test_the_value_of_an_updated_variable_is_not_printed(
+    zk: KazooClient, deployment: Deployment, root: Path
+) -> None:
+    """The output names what was written, never what it holds."""
+    publish(root, deployment)
+    write_files(root, services__a__db__variables__size="s3cret")
+    done = publish(root, deployment)
+    assert f"updated {deployment.path}/a/db/variables/size\n" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+    assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"s3cret"
+
+
 def test_nothing_is_removed_unless_it_is_asked_for(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
@@ -239,8 +251,9 @@ def test_a_whole_service_is_pruned_with_all_that_belongs_to_it(
     )
 
 
+@pytest.mark.parametrize("where", [".party", ".containers"])
 def test_a_service_with_containers_is_kept_and_named(
-    zk: KazooClient, deployment: Deployment, root: Path
+    zk: KazooClient, deployment: Deployment, root: Path, where: str
 ) -> None:
     """Its containers still read what is published for it."""
     write_files(
@@ -249,7 +262,7 @@ def test_a_service_with_containers_is_kept_and_named(
         services__old__variables__x="1",
     )
     publish(root, deployment)
-    zk.create(f"{deployment.path}/old/.containers/1", makepath=True, ephemeral=True)
+    zk.create(f"{deployment.path}/old/{where}/1", makepath=True, ephemeral=True)
     shutil.rmtree(root / "services" / "old")
     done = publish(root, deployment, "--prune")
     assert "kept old: it is not in the directory, but it has containers" in done.stderr

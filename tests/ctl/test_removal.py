@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from tests.agent.test_one_time import Site
 from tests.conftest import Deployment
@@ -148,6 +149,33 @@ def test_every_kind_of_container_prevents_removal(
     ctl(site.deployment, *words, "--yes", status=1)
     assert site.state() == "done"
     assert zk.get(f"{site.deployment.path}/infra/db")[0]
+
+
+@pytest.mark.parametrize("words", [["remove", "infra/db"], ["reset"]])
+def test_removal_needs_the_right_to_delete(site: Site, zk: KazooClient, words: list[str]) -> None:
+    """Status 77; nothing has changed."""
+    ctl(site.deployment, "adopt", "db/sync")
+    zk.set_acls(site.at(), [make_acl("world", "anyone", read=True, admin=True)])
+    before = standing(site, zk)
+    denied = ctl(site.deployment, *words, "--yes", status=77).stderr
+    assert f"{site.at()}/lock can't be deleted: NoAuthError: the ACL of {site.at()} lacks the" in denied
+    assert standing(site, zk) == before
+    zk.set_acls(site.at(), OPEN_ACL_UNSAFE)
+
+
+@pytest.mark.parametrize("words", [["remove", "infra/db", "--yes"], ["reset", "--yes"], ["snapshot", "-"]])
+def test_what_instances_say_need_not_be_readable(
+    site: Site, zk: KazooClient, tmp_path: Path, words: list[str]
+) -> None:
+    """Nobody asks for it."""
+    ctl(site.deployment, "adopt", "db/sync")
+    ready = f"{site.at('daemon')}/ready/x"
+    zk.create(ready, makepath=True)
+    zk.set_acls(ready, [make_acl("world", "anyone", admin=True)])
+    ctl(site.deployment, *(str(tmp_path / "site.tar") if word == "-" else word for word in words))
+    assert bool(zk.exists(ready)) == (words[0] == "snapshot")
+    if words[0] == "snapshot":
+        zk.set_acls(ready, OPEN_ACL_UNSAFE)
 
 
 def test_force_kills_a_running_command(site: Site) -> None:

@@ -125,6 +125,25 @@ def test_an_attempt_that_runs_is_one_without_an_outcome(site: Site, tmp_path: Pa
     assert (second.previous, second.token > first.token) == ("unfinished", True)
 
 
+def test_only_what_agents_record_of_a_command_is_saved(site: Site, tmp_path: Path) -> None:
+    """Without the znodes of others, and with a last attempt where it is missing: a restore repairs that."""
+    ctl(site.deployment, "adopt", "db/sync")
+    site.zk.delete(f"{site.at()}/detail")
+    for path in ("foreign", "foreign/x", "hosts/web1/foreign"):
+        site.zk.create(f"{site.at()}/{path}", makepath=True)
+    file, at = tmp_path / "site.tar", "status/global/db/sync"
+    ctl(site.deployment, "snapshot", str(file))
+    recorded = archive.unpack(file.read_bytes()).recorded
+    assert {path for path in recorded if path.startswith(f"{at}/")} == {
+        *(f"{at}/{name}" for name in ("detail", "generations", "hosts", "hosts/web1", "lock"))
+    }
+    assert (recorded[at], recorded[f"{at}/detail"]) == (b"done", b"")
+    site.zk.delete(site.deployment.path, recursive=True)
+    ctl(site.deployment, "restore", str(file))
+    assert site.start("web1").ends() == 0
+    assert not site.runs()
+
+
 def keep_changing(site: Site, over: threading.Event) -> None:
     """Attempts without a pause: those with an odd number succeed, the others have taken that back."""
     detail, mark = (f"{site.at('tagged')}/{name}" for name in ("detail", "generations/1"))

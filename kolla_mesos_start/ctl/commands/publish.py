@@ -258,7 +258,7 @@ def _withdrawn(invocation: Invocation, old: Removals) -> Removals:
     client, znodes, busy = invocation.client, invocation.znodes, set()
     owners = status_records.roles(client, znodes)
     for service in old.services:
-        roles = [path for path, owner in owners.items() if owner == service]
+        roles = {path: owner for path, owner in owners.items() if owner == service}
         try:
             removal.withdraw(client, znodes._replace(service_name=service), roles)
         except (removal.InUse, connection.ChangedMeanwhile) as error:

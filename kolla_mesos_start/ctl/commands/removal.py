@@ -61,9 +61,9 @@ def _remove(invocation: Invocation) -> int:
     client, given = invocation.client, invocation.options.service
     znodes, parts = removal.parts_of(client, invocation.require_deployment()._replace(service_name=given))
     name = znodes.service_name
-    status = status_records.read(client, znodes)
-    owners = [path for path, owner in status.roles.items() if owner == name]
-    found = status.states(owners)
+    owners = status_records.roles(client, znodes, name)
+    status = status_records.read(client, znodes, owners)
+    found = status.states()
     places = removal.places_of(znodes, [name], found)
     if znodes.owner(GLOBAL, znodes.role) in owners:
         places += elections.places(znodes, znodes.role)
@@ -142,7 +142,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     if not names:
         print(f"there are no records of {', '.join(trees)}")
         return 0
-    _require_nobody(invocation, status.in_use(client, names))
+    _require_nobody(invocation, status.in_use(names))
     _print_again(invocation, (state for state in status.done(status.states()) if state.scope in names))
     for line in status.counted_less(names, services.definitions(client, znodes).values()):
         invocation.err.print(line)
@@ -150,7 +150,7 @@ def _run_reset_hosts(invocation: Invocation) -> int:
     if not invocation.confirmed(f"remove the records of {which}"):
         return DECLINED
     if not options.force:  # A container may have started during the question.
-        _require_nobody(invocation, status_records.read(client, znodes).in_use(client, names))
+        _require_nobody(invocation, status_records.read(client, znodes).in_use(names))
     for name in names:
         print(
             f"removed the records of {name}: {removal.forget(client, trees[name], options.force)} znodes",

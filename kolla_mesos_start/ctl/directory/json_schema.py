@@ -1,7 +1,7 @@
 """The JSON Schema of a definition, with which editors complete and check it, and the meaning of each key.
 
 The keys and their defaults come from the tables of the agent's parser; MEANINGS has the same keys. The schema
-has keys and types, and accepts whatever the parser does; `validate` finds all other mistakes.
+has keys, types and simple forms, and accepts whatever the parser does; `validate` finds all other mistakes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from typing import Any, Callable
 
 from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import Fields
-from kolla_mesos_start.definition.strings import DAEMON
+from kolla_mesos_start.definition.strings import (
+    DAEMON,
+    ELECTION,
+    ENDED,
+    GLOBAL,
+    LOCAL,
+    SIGNALS,
+    bad_scope,
+    bad_signal,
+)
 
 OBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "shared": keys.SHARED_KEYS,
@@ -144,39 +153,52 @@ def default_of(kind: str, key: str) -> Any:
     return int(default) if isinstance(default, float) and default.is_integer() else default
 
 
-# The types of the values that a function of the parser reads. Most may be texts with templates.
-TYPES: Mapping[Any, Sequence[str]] = {
-    Fields.boolean: ("boolean", "string"),
-    Fields.integer: ("integer", "string"),
-    Fields.seconds: ("number", "string"),
-    Fields.late: ("string", "integer"),
-    Fields.early: ("string",),
-    keys.command: ("string", "array"),
-    keys.env: ("object",),
-    keys.perm: ("string",),
-    keys.run_once: ("boolean", "string"),
-    keys.generations: ("array",),
-    keys.succeeds: ("array",),
-    keys.true: ("boolean", "string"),
-}
-
-
 def _typed(*types: str, **more: Any) -> Schema:
     return {"type": [*types, "null"], **more}
 
 
-def _object(*kinds: str, required: Sequence[str] = (), ignored: Sequence[str] = ()) -> Schema:
+def _words(*words: str) -> Schema:
+    """One of these texts, or a template."""
+    return {"anyOf": [{"enum": [*words, None]}, {"type": "string", "pattern": r"\{[{%#]"}]}
+
+
+COMMAND = _typed("string", "array", minItems=1, items={"type": "string"})
+# The values that a function of the parser reads. Most may be texts with templates.
+TYPES: Mapping[Any, Schema] = {
+    Fields.boolean: _typed("boolean", "string"),
+    Fields.integer: _typed("integer", "string", minimum=0),
+    Fields.seconds: _typed("number", "string", minimum=0),
+    Fields.late: _typed("string", "integer", minimum=0),
+    Fields.early: _typed("string"),
+    keys.command: COMMAND,
+    keys.env: _typed("object"),
+    keys.perm: _typed("string"),
+    keys.run_once: _typed("boolean", "string"),
+    keys.generations: _typed("array", minItems=1, items={"type": "string"}),
+    keys.succeeds: _typed("array", minItems=1),
+    keys.true: _typed("boolean", "string"),
+}
+# Forms of texts that an editor can complete.
+FORMS: Mapping[Any, Schema] = {
+    bad_scope: _words(GLOBAL, LOCAL),
+    bad_signal: _words(*(prefix + name for prefix in ("", "SIG") for name in SIGNALS)),
+}
+ONE_KEY: Mapping[str, Any] = {"minProperties": 1, "maxProperties": 1}
+
+
+def _object(*kinds: str, required: Sequence[str] = (), ignored: Sequence[str] = (), **more: Any) -> Schema:
     """An object of these kinds, with no other keys."""
-    known = {key: _property(kind, key, row[0]) for kind in kinds for key, row in OBJECTS[kind].items()}
+    known = {key: _property(kind, key, *row) for kind in kinds for key, row in OBJECTS[kind].items()}
     properties = {**known, **{key: {} for key in ignored}}
-    found: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    found: Schema = {"type": "object", "properties": properties, "additionalProperties": False, **more}
     return {**found, "required": list(required)} if required else found
 
 
-def _property(kind: str, key: str, read: Any) -> Schema:
+def _property(kind: str, key: str, read: Any, *arguments: Any) -> Schema:
     default = default_of(kind, key)
     found = {} if default is None else {"default": default}
-    value = NESTED[read]() if read in NESTED else _typed(*TYPES[read])
+    form = next((FORMS[each] for each in arguments if each in FORMS), None)
+    value = NESTED[read]() if read in NESTED else form or TYPES[read]
     return {**found, "description": MEANINGS[kind][key], **value}
 
 
@@ -191,14 +213,14 @@ def _dependencies() -> Schema:
 
 DEPENDENCIES = {"dependency": "path", "members": "members", "external": "external"}  # each with its own key
 NESTED: Mapping[Any, Callable[[], Schema]] = {
-    keys.before_stop: lambda: _or(_typed("string", "array"), _object("before_stop", required=["command"])),
+    keys.before_stop: lambda: _or(COMMAND, _object("before_stop", required=["command"])),
     keys.dependencies: _dependencies,
     keys.election: lambda: _or(_object("election", required=["position", "members", "start"])),
-    keys.external: lambda: _object("target"),
+    keys.external: lambda: _object("target", **ONE_KEY),
     keys.files: lambda: _typed(
         "object", additionalProperties=_object("file", required=["dest"], ignored=["source"])
     ),
-    keys.on_change: lambda: _or(_object("on_change")),
+    keys.on_change: lambda: _or(_object("on_change", **ONE_KEY)),
     keys.ready: lambda: _or(_object("ready")),
 }
 STEP = _object("shared", "command", required=["command"], ignored=keys.UNREAD_KEYS)
@@ -209,10 +231,11 @@ SERVICE = _typed(
         DAEMON: {"description": "The process that a container runs in the end.", **DAEMON_STEP},
         "instances": {
             "description": "How many containers are wanted. Default: 1.",
-            **_typed("integer", "string"),
+            **_typed("integer", "string", minimum=0),
         },
     },
 )
+COMMAND_NAME = rf"^(?!({DAEMON}|{ENDED}|{ELECTION}|\.{{1,2}})$)[^/]+$"
 DEFINITION: Schema = {
     "$schema": "http://json-schema.org/draft-07/schema#",
     "title": "A service of kolla_mesos_start",
@@ -221,10 +244,14 @@ DEFINITION: Schema = {
         "name": {"description": "The service for which it is published.", "type": "string"},
         "commands": {
             "description": "Commands that run before the daemon, each after its dependencies.",
-            **_typed("object", additionalProperties=STEP),
+            **_typed("object", propertyNames={"pattern": COMMAND_NAME}, additionalProperties=STEP),
         },
         "service": SERVICE,
         **{key: {} for key in keys.SCHEDULER_KEYS},
     },
     "additionalProperties": False,
+    "anyOf": [
+        {"required": ["commands"], "properties": {"commands": {"type": "object", "minProperties": 1}}},
+        {"required": ["service"], "properties": {"service": {"type": "object", "required": [DAEMON]}}},
+    ],
 }

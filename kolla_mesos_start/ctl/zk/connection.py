@@ -18,6 +18,7 @@ from typing import Any, Callable, NamedTuple, TypeVar
 from kazoo.protocol.serialization import write_string
 
 from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import Settings
@@ -396,8 +397,12 @@ def create_parents(client: OperatorClient, paths: Iterable[str]) -> list[str]:
 
     Only absent ones are written: operators may only have the right to read the upper ones.
     """
-    found = create_together(client, dict.fromkeys(sorted(set(parents(paths))), b""))
-    return [path for path, znode in found.items() if znode is None]
+    found = read(client, sorted(set(parents(paths))))
+    # Not what is created: after an outage ours look as if they had been there before.
+    absent = [path for path, data in found.items() if data is None]
+    if absent:
+        create_together(client, dict.fromkeys(found, b""))
+    return absent
 
 
 def parents(paths: Iterable[str]) -> Iterator[str]:
@@ -480,16 +485,15 @@ def unfinished(what: str) -> Iterator[None]:
         raise
 
 
-def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> Mapping[str, Znode | None]:
-    """Create the absent ones of `nodes` in their order (parents first), all or none; returns what was found.
-
-    Raises ChangedMeanwhile if the parent of the first is missing.
+def create_together(client: OperatorClient, nodes: Mapping[str, bytes]) -> None:
+    """Create the absent ones of `nodes` in their order (parents first); all or none if one request can hold
+    them. Raises NotThere if the parent of one is missing.
     """
     try:
-        return client.ensure(nodes)
+        client.ensure(nodes)
     except Refused as refused:
-        what = f"{next(iter(nodes))} can't be created: {refused.path} {MEANWHILE[type(refused.cause)]}"
-        raise ChangedMeanwhile(f"{what} meanwhile; try again") from refused
+        above = refused.path.rpartition("/")[0] or f"the chroot {client.session.servers.chroot}"
+        raise NotThere(f"{refused.path} can't be created: {above} does not exist") from refused
 
 
 def remove_all(client: Client, paths: Sequence[str], versions: Mapping[str, int]) -> None:

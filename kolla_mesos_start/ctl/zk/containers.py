@@ -297,11 +297,15 @@ def has_lost_children(stat: ZnodeStat | None) -> bool:
 # -- several services, read once --------------------------------------------------------------------------
 
 
-def read(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> dict[str, list[Container]]:
-    """The containers of each of these services that has any."""
+def read(
+    client: OperatorClient, znodes: Znodes, services: Iterable[str], *, stages: bool = True
+) -> dict[str, list[Container]]:
+    """The containers of each of these services that has any. Without `stages` it is not read which of them
+    are ready: that is enough to know which exist, and on which hosts."""
     own = [znodes._replace(service_name=name) for name in sorted(services)]
     view = View()
-    view.refresh(client, [path for each in own for path in (*places(each), daemon(each).ready)])
+    paths = [path for each in own for path in places(each)]
+    view.refresh(client, [*paths, *(daemon(each).ready for each in own if stages)])
     return {each.service_name: found for each in own if (found := containers(each, view))}
 
 
@@ -310,7 +314,7 @@ def hosts(client: OperatorClient, znodes: Znodes, services: Iterable[str]) -> di
     unknown."""
     return {
         name: sorted(printable(each.id) if each.host == UNKNOWN_HOST else each.host for each in found)
-        for name, found in read(client, znodes, services).items()
+        for name, found in read(client, znodes, services, stages=False).items()
     }
 
 

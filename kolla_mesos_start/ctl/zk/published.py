@@ -142,7 +142,7 @@ def prunable(
     """What --prune removes, and the services that stay although they are not in the directory, because they
     have containers."""
     missing = defined(nodes) - {service.name for service in own.services}
-    busy = containers.read(client, znodes, missing).keys()
+    busy = containers.read(client, znodes, missing, stages=False).keys()
     restarted = {node for node in nodes if _parts(node)[2][1:] == [RESTARTED]}
     found = removals(nodes, own, missing - busy, _of_up(client, znodes, nodes) | restarted)
     return found, sorted(busy)

@@ -7,7 +7,7 @@ everything is removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from kolla_mesos_start.ctl.zk.connection import (
 from kolla_mesos_start.ctl.zk.containers import exists_while_container_does, on_hosts
 from kolla_mesos_start.ctl.zk.status_records import State, Status
 from kolla_mesos_start.ctl.zk.token_floor import keep_tokens
-from kolla_mesos_start.ctl.zk.view import read_tree
+from kolla_mesos_start.ctl.zk.view import stat_tree
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
 
@@ -169,14 +169,14 @@ def _remove_by_force(client: OperatorClient, tree: Tree) -> None:
                 raise
 
 
-def withdraw(client: OperatorClient, znodes: Znodes, roles: Sequence[str]) -> None:
+def withdraw(client: OperatorClient, znodes: Znodes, roles: Mapping[str, str]) -> None:
     """Remove what is published for a service, in one transaction; what its containers have recorded stays.
 
-    `roles` are the znodes of its role. If a container exists, nothing is removed: InUse or ChangedMeanwhile.
-    Services below this one stay.
+    `roles` are the znodes of its role, with their owner. If a container exists, nothing is removed: InUse or
+    ChangedMeanwhile. Services below this one stay.
     """
     name = znodes.service_name
-    places = places_of(znodes, [name], status_records.read(client, znodes, roles).states(roles))
+    places = places_of(znodes, [name], status_records.read(client, znodes, roles).states())
     remove_dead(client, places)
     while connection.read(client, [znodes.definition])[znodes.definition] is not None:
         names = connection.children(client, [znodes.definition])[znodes.definition]
@@ -250,9 +250,9 @@ def _are_places_removed(client: OperatorClient, tree: Tree) -> bool:
 def listed(client: OperatorClient, tree: Tree, force: bool) -> list[str]:
     """The existing znodes of the tree, children first; without `force` none that a container holds."""
     kept = {*tree.kept, *parents(tree.elections)}
-    found = read_tree(client, tree.roots, lambda path: path not in tree.elections)
+    found = stat_tree(client, tree.roots, lambda path: path not in tree.elections)
     paths = [path for path in reversed(found) if path not in kept]
     if force:
         return paths
     is_held = exists_while_container_does
-    return [path for path in paths if not (is_held(tree.znodes, path) and found[path].stat.ephemeralOwner)]
+    return [path for path in paths if not (is_held(tree.znodes, path) and found[path].ephemeralOwner)]

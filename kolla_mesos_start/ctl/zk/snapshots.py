@@ -148,13 +148,22 @@ def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
     # A command that runs once on each host has a global state too, with the hosts on which it is done.
     kept = [each for each in states if each.path in once and (each.is_one_time or each.scope == GLOBAL)]
     elected = status.elections.values()
-    passing = {each.at.lock for each in kept}.union(each.override for each in elected)
+    passing = {each.override for each in elected}
     held = tuple(f"{place}/" for each in elected for place in (each.candidates, each.running))
+    tops = {each.top for each in elected}
+    lists = {place for each in kept for place in _lists(each)}
+    parts = lists.union(each.at.detail for each in kept)
     role = znodes.status.count("/") + 2  # the place of a role in a path
+
+    def is_part(path: str) -> bool:
+        if "/".join(path.split("/")[: role + 2]) in tops:
+            return path not in passing and not path.startswith(held)
+        return path in parts or path.rpartition("/")[0] in lists
+
     found = _at_one_moment(
         client,
-        [*(state.at.state for state in kept), *(each.top for each in elected)],
-        lambda path: path not in passing and not path.startswith(held),
+        [*(state.at.state for state in kept), *tops],
+        is_part,
         group=lambda path: tuple(path.split("/")[role : role + 2]),
     )
     nodes = dict(_commands(kept, found))
@@ -169,26 +178,36 @@ def _recorded(client: OperatorClient, znodes: Znodes) -> dict[str, bytes]:
 
 def _commands(kept: Sequence[State], found: Mapping[str, Znode]) -> Iterator[tuple[str, bytes]]:
     listed = {(state.scope, state.path) for state in kept}
-    by_path = {state.at.state: state for state in kept}
-    for path, znode in found.items():
+    below: dict[str, list[str]] = {}
+    for path in found:
         above, _, name = path.rpartition("/")
-        if path in by_path:
-            yield path, DONE.encode() if znode.data == DONE.encode() else WAITING.encode()
-            if by_path[path].is_one_time:
-                yield by_path[path].at.lock, b""
-        elif above in by_path:
-            yield path, _detail(znode) if name == "detail" else b""
-        elif above.rpartition("/")[0] in by_path:
-            state = by_path[above.rpartition("/")[0]]
-            # A host where it ran for the first time after the states were listed is left out.
-            if state.is_one_time or (name, state.path) in listed:
-                yield path, znode.data
+        below.setdefault(above, []).append(name)
+    for state in kept:
+        at = state.at
+        if at.state not in found:
+            continue  # removed after the states were listed
+        yield at.state, DONE.encode() if found[at.state].data == DONE.encode() else WAITING.encode()
+        yield at.detail, _detail(found.get(at.detail))
+        if state.is_one_time:
+            yield at.lock, b""
+        for place in _lists(state):
+            if place in found:
+                yield place, b""
+            for name in below.get(place, ()):
+                # A host where it ran for the first time after the states were listed is left out.
+                if state.is_one_time or (name, state.path) in listed:
+                    yield f"{place}/{name}", found[f"{place}/{name}"].data
 
 
-def _detail(znode: Znode) -> bytes:
+def _lists(state: State) -> list[str]:
+    """The znodes below a state that list where and for what the command is done."""
+    return [state.at.hosts, state.at.generations] if state.is_one_time else [state.at.hosts]
+
+
+def _detail(znode: Znode | None) -> bytes:
     """The last attempt, with its token as a number: another ensemble has other zxids."""
     detail = decode_detail(znode)
-    if detail.started is None:
+    if znode is None or detail.started is None:
         return b""
     return detail._replace(token=token_of(detail, znode.stat.mzxid)).encoded()
 

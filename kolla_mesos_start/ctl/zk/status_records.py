@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from kolla_mesos_start.ctl.text import NotThere, nearest
 from kolla_mesos_start.ctl.zk import connection, containers, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import HELD, UNKNOWN_HOST
-from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.strings import ELECTION, GLOBAL, bad_service
 from kolla_mesos_start.tree.states import DONE, printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, ElectionZnodes, Znodes
-from kolla_mesos_start.zookeeper.view import Znode
 
 
 class State(NamedTuple):
@@ -48,93 +47,102 @@ class State(NamedTuple):
         return [f"{self.at.state}/{name}" for name in HELD if name in self.below]
 
 
-def roles(client: OperatorClient, znodes: Znodes) -> dict[str, str]:
-    """The service that owns each role znode, by the path of that znode, in every scope."""
+def roles(client: OperatorClient, znodes: Znodes, service: str | None = None) -> dict[str, str]:
+    """The service that owns each role znode, by the path of that znode, in every scope.
+
+    With `service` only those that it owns.
+    """
     paths = [znodes.status]
     for _ in ("scopes", "roles"):
         names = connection.children(client, paths)
         paths = [f"{path}/{name}" for path in paths for name in names[path]]
     data = connection.read(client, paths)
-    return {path: (owner or b"").decode(errors="replace") for path, owner in data.items()}
+    found = {path: (owner or b"").decode(errors="replace") for path, owner in data.items()}
+    return {path: owner for path, owner in found.items() if service in (None, owner)}
 
 
-def read(client: OperatorClient, znodes: Znodes, roles: Sequence[str] | None = None) -> Status:
-    """What is recorded now, of all roles or below these znodes of roles."""
-    return Status(znodes, read_tree(client, [znodes.status] if roles is None else roles))
+def read(client: OperatorClient, znodes: Znodes, owners: Mapping[str, str] | None = None) -> Status:
+    """What is recorded now, of all roles or of some of `roles`."""
+    return Status(client, znodes, roles(client, znodes) if owners is None else owners)
 
 
 class Status:
-    """The znodes below `status`, as they were read."""
+    """What is recorded below `status`.
 
-    def __init__(self, znodes: Znodes, nodes: Mapping[str, Znode]) -> None:
-        self.znodes, self.nodes = znodes, nodes
-        self.names: dict[str, list[str]] = {}
-        for path in nodes:
-            above, _, name = path.rpartition("/")
-            self.names.setdefault(above, []).append(name)
+    A deployment may have many hosts, so only the names down to those below a state are read at once. What a
+    question needs besides is read with it, and no data but what it needs: we may not have the right to.
+    `roles`: the service that owns each role znode, by the path of that znode.
+    """
 
-    @property
-    def roles(self) -> dict[str, str]:
-        """The service that owns each role znode, by the path of that znode, in every scope."""
-        depth = self.znodes.status.count("/") + 2
-        found = {path: znode.data for path, znode in self.nodes.items() if path.count("/") == depth}
-        return {path: owner.decode(errors="replace") for path, owner in found.items()}
+    def __init__(self, client: OperatorClient, znodes: Znodes, roles: Mapping[str, str]) -> None:
+        self.client, self.znodes, self.roles = client, znodes, roles
+        self._names = connection.children(client, roles)
+        commands = [path for role in roles for path in self._commands(role)]
+        self._names.update(connection.children(client, commands))
 
-    def states(self, roles: Iterable[str] | None = None) -> list[State]:
-        """The states of all commands below these role znodes, or below all."""
+    def _commands(self, role: str) -> list[str]:
+        return [f"{role}/{name}" for name in self._names[role] if name != ELECTION]
+
+    def states(self) -> list[State]:
+        """The states of all commands."""
         found = []
-        for role in self.roles if roles is None else roles:
-            for name in self.names.get(role, ()):
-                path = f"{role}/{name}"
-                scope, _, command = path[len(self.znodes.status) + 1 :].partition("/")
-                if name != ELECTION:
-                    found.append(State(scope, command, CommandZnodes(path), self.names.get(path, ())))
+        for path in (path for role in self.roles for path in self._commands(role)):
+            scope, _, command = path[len(self.znodes.status) + 1 :].partition("/")
+            found.append(State(scope, command, CommandZnodes(path), self._names[path]))
         return found
 
-    def done(self, states: Iterable[State]) -> Iterator[State]:
+    def done(self, states: Iterable[State]) -> list[State]:
         """Those one-time commands that are done, for one generation at least."""
-        for state in states:
-            is_done = self.nodes[state.at.state].data == DONE.encode() or state.at.generations in self.names
-            if state.is_one_time and is_done:
-                yield state
+        once = [state for state in states if state.is_one_time]
+        data = connection.read(self.client, [state.at.state for state in once])
+        marks = connection.children(self.client, [state.at.generations for state in once])
+        return [
+            state for state in once if data[state.at.state] == DONE.encode() or marks[state.at.generations]
+        ]
 
     @property
     def elections(self) -> dict[str, ElectionZnodes]:
         """The znodes of each election, by the role."""
-        tops = {path.split("/")[-1]: f"{path}/{ELECTION}" for path in self.roles if self._is_global(path)}
-        return {role: ElectionZnodes(top) for role, top in tops.items() if top in self.nodes}
+        tops = {path.split("/")[-1]: path for path in self.roles if self._is_global(path)}
+        return {
+            role: ElectionZnodes(f"{path}/{ELECTION}")
+            for role, path in tops.items()
+            if ELECTION in self._names[path]
+        }
 
     def _is_global(self, path: str) -> bool:
         return path.startswith(f"{self.znodes.status}/{GLOBAL}/")
 
-    @property
+    @cached_property
     def members(self) -> dict[str, Sequence[str]]:
         """The hosts that are recorded as members, by the role; without elections that have none."""
-        found = {role: self.names.get(at.members, ()) for role, at in self.elections.items()}
-        return {role: names for role, names in found.items() if names}
+        places = {role: at.members for role, at in self.elections.items()}
+        names = connection.children(self.client, places.values())
+        return {role: names[place] for role, place in places.items() if names[place]}
 
     # -- hosts ------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def marks(self) -> Mapping[str, Sequence[str]]:
         """By host the marks of commands that have succeeded there, and may run again."""
+        # A command that runs once in the deployment does not run again for a new host: its mark stays.
+        again = [state for state in self.states() if state.scope == GLOBAL and not state.is_one_time]
         found: dict[str, list[str]] = {}
-        for state in self.states():
-            # A command that runs once in the deployment does not run again for a new host: its mark stays.
-            if state.scope == GLOBAL and not state.is_one_time:
-                for host in self.names.get(state.at.hosts, ()):
-                    found.setdefault(host, []).append(f"{state.at.hosts}/{host}")
+        for place, hosts in connection.children(self.client, [state.at.hosts for state in again]).items():
+            for host in hosts:
+                found.setdefault(host, []).append(f"{place}/{host}")
         return found
 
     def named(self, names: Sequence[str]) -> list[str]:
         """These hosts, once each; NotThere if nothing is recorded of one."""
-        hosts = sorted({*self.names.get(self.znodes.status, ()), *self.marks} - {GLOBAL})
+        scopes = connection.children(self.client, [self.znodes.status])[self.znodes.status]
+        hosts = sorted({*scopes, *self.marks} - {GLOBAL})
         for name in names:
             if name not in hosts:
                 raise NotThere(f"nothing is recorded of the host {name!r}{nearest(name, hosts)}")
         return sorted(set(names))
 
-    def in_use(self, client: OperatorClient, names: Sequence[str]) -> str:
+    def in_use(self, names: Sequence[str]) -> str:
         """Why these hosts may be in use, for a message; empty if they are not.
 
         A host is in use by a container that exists, is ready, or contends for a lock.
@@ -143,9 +151,9 @@ class Status:
             host: f"a container on {host} holds {path.rpartition('/')[0]}" for host, path in self._holding()
         }
         known = {name for name in self.roles.values() if not bad_service(name)}
-        known.update(services.definitions(client, self.znodes))
+        known.update(services.definitions(self.client, self.znodes))
         unknown = []
-        for service, some in containers.read(client, self.znodes, known).items():
+        for service, some in containers.read(self.client, self.znodes, known, stages=False).items():
             for each in some:
                 if each.host == UNKNOWN_HOST:
                     who = f"a container of {service} ({printable(each.id)})"
@@ -156,15 +164,17 @@ class Status:
 
     def _holding(self) -> Iterator[tuple[str, str]]:
         """The hosts whose containers are ready, or contend for a lock of their host or of the deployment."""
-        for state in self.states():
-            for place in state.held:
-                held = [f"{place}/{name}" for name in self.names.get(place, ())]
-                for path in held:
-                    if self.nodes[path].stat.ephemeralOwner and state.scope != GLOBAL:
-                        yield state.scope, path
-                    elif self.nodes[path].stat.ephemeralOwner and place == state.at.lock:
-                        # A contender for a lock of the deployment holds the name of its host.
-                        yield self.nodes[path].data.decode(errors="replace"), path
+        places = {place: state for state in self.states() for place in state.held}
+        contenders = []
+        for path, session in connection.owners(self.client, places).items():
+            state = places[place := path.rpartition("/")[0]]
+            if session and state.scope != GLOBAL:
+                yield state.scope, path
+            elif session and place == state.at.lock:
+                contenders.append(path)
+        # A contender for a lock of the deployment holds the name of its host.
+        for path, data in connection.read(self.client, contenders).items():
+            yield (data or b"").decode(errors="replace"), path
 
     def counted_less(self, names: Sequence[str], definitions: Iterable[bytes]) -> Iterator[str]:
         """How dependencies that count hosts change if these hosts are forgotten, a line for each command."""

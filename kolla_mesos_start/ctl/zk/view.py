@@ -212,7 +212,26 @@ def read_tree(
     while level:
         existing = {path: znode for path, znode in client.read(level).items() if znode}
         found.update(existing)
-        parents = [path for path, znode in existing.items() if znode.stat.numChildren]
-        names = connection.children(client, parents)
-        level = [path for above in parents for name in names[above] if is_part(path := f"{above}/{name}")]
+        level = _below(client, {path: znode.stat for path, znode in existing.items()}, is_part)
     return found
+
+
+def stat_tree(
+    client: OperatorClient, roots: Iterable[str], is_part: Callable[[str], bool]
+) -> dict[str, ZnodeStat]:
+    """The same without the data, which we may not have the right to read."""
+    found: dict[str, ZnodeStat] = {}
+    level = list(roots)
+    while level:
+        existing = {path: stat for path, stat in connection.stats(client, level).items() if stat}
+        found.update(existing)
+        level = _below(client, existing, is_part)
+    return found
+
+
+def _below(
+    client: OperatorClient, stats: Mapping[str, ZnodeStat], is_part: Callable[[str], bool]
+) -> list[str]:
+    parents = [path for path, stat in stats.items() if stat.numChildren]
+    names = connection.children(client, parents)
+    return [path for above in parents for name in names[above] if is_part(path := f"{above}/{name}")]

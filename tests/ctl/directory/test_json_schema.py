@@ -172,6 +172,48 @@ def test_a_required_key_is_missed(path: tuple[Any, ...]) -> None:
     assert not schema_accepts(definition)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("service", "daemon", "on_change"), {}),
+        (("service", "daemon", "on_change"), {"signal": "HUP", "restart": True}),
+        (("service", "daemon", "on_change", "signal"), "HUPP"),
+        (("service", "daemon", "width"), -1),
+        (("service", "daemon", "drain"), -0.5),
+        (("service", "daemon", "generations"), []),
+        (("service", "daemon", "before_stop"), []),
+        (("commands", "sync", "command"), []),
+        (("commands", "sync", "command"), ["sleep", 5]),
+        (("commands", "sync", "succeeds"), []),
+        (("commands", "sync", "dependencies", 1, "scope"), "locale"),
+        (("commands", "sync", "dependencies", 4, "external"), {}),
+        (("commands", "sync", "dependencies", 4, "external"), {"tcp": "db:1", "http": "http://a/"}),
+        (("commands", "daemon"), {"command": "x"}),
+        (("commands", "election"), {"command": "x"}),
+        (("commands", "a/b"), {"command": "x"}),
+    ],
+)
+def test_a_gross_mistake_is_shown(path: tuple[Any, ...], value: Any) -> None:
+    """By an editor already, not only by `validate`."""
+    assert not parser_accepts(changed(path, value))
+    assert not schema_accepts(changed(path, value))
+
+
+@pytest.mark.parametrize("commands", [None, {}])
+def test_something_to_run_is_missed(commands: Any) -> None:
+    for service in ({}, {"instances": 1}, None):
+        assert not schema_accepts({"commands": commands, "service": service})
+    assert not schema_accepts({})
+    assert schema_accepts({"commands": commands, "service": {"daemon": {"command": "x"}}})
+
+
+@pytest.mark.parametrize("name", ["daemons", "ended.x", "...", "a b", "daemon ", "é"])
+def test_a_name_that_the_parser_accepts_is_valid(name: str) -> None:
+    definition = changed(("commands", name), {"command": "x"})
+    assert parser_accepts(definition)
+    assert schema_accepts(definition)
+
+
 def test_templates_may_stand_wherever_the_parser_renders_them() -> None:
     assert schema_accepts(TEMPLATED)
 

@@ -21,10 +21,13 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 from kolla_mesos_start import settings
+from kolla_mesos_start.ctl.directory.acl import Plan
+from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import INTERRUPTS, OperatorClient
 from kolla_mesos_start.errors import AccessDenied, NoConnection
 from kolla_mesos_start.loop import now
+from kolla_mesos_start.zookeeper.client import Outage
 from tests.conftest import Deployment, LogLines
 from tests.support.link import Link
 from tests.support.tool import TOOL, ctl, environ
@@ -225,6 +228,43 @@ def test_requests_may_be_repeated(deployment: Deployment, connect: Connect) -> N
     for _ in range(2):
         connection.remove(client, path)
     assert connection.read(client, [path]) == {path: None}
+
+
+def test_parents_may_have_acls_that_fill_many_requests(deployment: Deployment, connect: Connect) -> None:
+    """Those of `acl.yml` name every service, whatever KOLLA_ZK_ACL says."""
+    own = {"KOLLA_APP_ID": f"/{deployment.id}/tool", "KOLLA_SYSTEM_PREFIX": deployment.prefix}
+    client, status = connect(deployment.hosts, **own), f"{deployment.path}/status"
+    client.plan = Plan("world:anyone", {f"a/{number}": f"digest:a:{number:060}" for number in range(90)})
+    paths = [f"{status}/host{number}/x" for number in range(220)]
+    made = connection.create_parents(client, paths)
+    assert len(made) == 221
+    assert len(connection.children(client, [status])[status]) == 220
+
+
+def test_parents_that_were_absent_are_returned_after_an_outage_too(
+    deployment: Deployment, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are created, and only the reply is lost."""
+    client, path = connect(deployment.hosts), f"{deployment.path}/a/b"
+    transaction = client.transaction
+
+    def lose_the_reply(*given: Any) -> None:
+        monkeypatch.undo()
+        transaction(*given)
+        raise Outage("lost")
+
+    monkeypatch.setattr(client, "transaction", lose_the_reply)
+    assert connection.create_parents(client, [f"{path}/c"]) == [f"{deployment.path}/a", path]
+    assert connection.create_parents(client, [f"{path}/c"]) == []
+
+
+def test_a_missing_parent_is_named(deployment: Deployment, connect: Connect) -> None:
+    """And a missing chroot: trying again is no help."""
+    client, path = connect(deployment.hosts), f"{deployment.path}/a"
+    with pytest.raises(NotThere, match=f"^{path}/b can't be created: {path} does not exist$"):
+        connection.create_together(client, {f"{path}/b": b""})
+    with pytest.raises(NotThere, match=r"^/a can't be created: the chroot /typo does not exist$"):
+        connection.create_parents(connect(f"{deployment.hosts}/typo"), ["/a/b"])
 
 
 def test_what_is_denied_is_named_by_its_path(
