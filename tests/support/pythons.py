@@ -57,8 +57,8 @@ def _candidates() -> Iterator[str]:
 
 def environment(python: Python, cache: Path, say: Say) -> str:
     """The program of an environment with the lowest versions; it is kept while that is its recipe."""
-    directory = cache / f"lowest-3.{python.minor}"
     cache.mkdir(exist_ok=True)
+    directory = cache.resolve() / f"lowest-3.{python.minor}"
     (cache / ".gitignore").write_text("*\n")
     with (cache / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

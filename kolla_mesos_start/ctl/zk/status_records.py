@@ -167,7 +167,7 @@ class Status:
         places = {place: state for state in self.states() for place in state.held}
         contenders = []
         for path, session in connection.owners(self.client, places).items():
-            state = places[place := path.rpartition("/")[0]]
+            state = places[(place := path.rpartition("/")[0])]
             if session and state.scope != GLOBAL:
                 yield state.scope, path
             elif session and place == state.at.lock:
