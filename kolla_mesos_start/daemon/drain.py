@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds without `drain`; then the stop goes on
-MARGIN = 10.0  # seconds after `stop_grace`, when a supervisor sends KILL, until a client is told
+MARGIN = 10.0  # seconds after `stop_grace` (a supervisor sends KILL then) in which a client gets its answer
 
 
 class Drain:

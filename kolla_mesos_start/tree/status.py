@@ -74,7 +74,7 @@ class StatusTree:
         return None
 
     def raise_if_seen_changed(self) -> None:
-        """Raise Changed if a watch has told that one of these znodes has changed. No request is sent."""
+        """Raise Changed if a watch has shown that one of these znodes has changed. Sends no request."""
         known = self.client.watches.results
         for path, before in self.stamps.items():
             if data_of(path) in known and stamp(known[data_of(path)]) != before:

@@ -382,7 +382,7 @@ class Up:
         except Stopped:
             raise
         except AgentError:
-            pass  # Of a timer that is due: the first error is told.
+            pass  # A timer was due. The caller reports the error that came first.
 
     def _tick(self) -> None:
         """Check repeatedly for everything that ends a wait for ZooKeeper."""
