@@ -381,7 +381,6 @@ def test_no_secret_shows_anywhere(cloud: Cloud) -> None:
     for program in (
         "bin/kolla_mesos_start",
         "commands.guard",
-        "daemon.boot",
         "keystone-manage",
         "mariadbd",
         "uwsgi",
