@@ -36,6 +36,7 @@ from tests.support.zookeeper import HOST, Ensemble, Process, Server, free_port
 STEP = str(Path(__file__).with_name("step.py"))
 LOOK = 0.02  # seconds between two looks at the containers
 LAUNCHER = 0.15  # seconds until the launcher starts a container again
+NOTICED = 2.0  # seconds until a killed registrar has let its lock go, and health says so
 FULL = ["follower", "follower", "leader"]  # all serve
 HANDSHAKE_TIMEOUT = 240.0  # seconds for all to come through once nothing is done to them any more
 KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -340,7 +341,11 @@ class Chaos:
     def _probe(self, container: Container) -> None:
         """A launcher's liveness probe of a container whose registrar was killed; then it ends that."""
         if container.agent.running and not container.registrar:
-            if container.agent.health().returncode == 0:
+            # The kernel takes a killed process's memory, by which it is found, before it closes its files.
+            until = now() + NOTICED
+            while (healthy := container.agent.health().returncode == 0) and now() < until:
+                time.sleep(LOOK)
+            if healthy:
                 self._unnoticed.append(container.name)
             container.agent.process.kill()
 

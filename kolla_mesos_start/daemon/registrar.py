@@ -170,19 +170,13 @@ class Registrar:
             log.warning("the daemon can't be sent its stop signal: %s", error.strerror)
 
     def notify(self, kind: str, signame: str) -> str:
-        """Notify the daemon of new files by a signal or a restart; returns why that failed, or empty text."""
+        """Notify the daemon of new files by a signal; returns why that failed, or empty text."""
         if kind == "signal":
             try:
                 signal.pidfd_send_signal(self._pidfd, signal.Signals[f"SIG{signame}"])
             except OSError as error:
                 return f"SIG{signame} can't be sent to the daemon: {error.strerror}"
-        elif kind == "restart":
-            self.restart()
         return ""
-
-    def restart(self) -> None:
-        """Restart the daemon; only its parent can."""
-        raise NotImplementedError
 
     def renew(self, daemon: int, pidfd: int) -> None:
         """Continue with a restarted daemon, which is another process."""

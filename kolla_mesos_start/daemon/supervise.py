@@ -119,13 +119,16 @@ class Supervisor(Registrar):
         # Without a connection it can't be deregistered in time.
         return now() >= self._stop_by or not self.session.connected or self.presence.withdrawn
 
-    def restart(self) -> None:
-        """Stop the daemon because its files have changed, and start it again once it has ended."""
+    def notify(self, kind: str, signame: str) -> str:
+        """Notify the daemon of new files by a signal, or by a restart, which needs its parent."""
+        if kind != "restart":
+            return super().notify(kind, signame)
         # A refresh may be running when it is stopped, and another one follows while it ends.
         if not (self._stopped_by or self._stopping or self._restarting):
             self._restarting = True
             self.withdraw()
             self._stop_daemon()
+        return ""
 
     def _start_again(self) -> None:
         self._restarting, self._stop_due, self._stop_by = False, False, math.inf
