@@ -146,7 +146,7 @@ def test_it_goes_on_through_faults(ensemble: Ensemble, programs: Path, place: Pa
             cloud.start_one(victim)
             cloud.await_up_as_a_launcher()
             if seconds:
-                told = explaining.first(f"service infra/{victim.role}", killed)
+                told = explaining.first(f"{victim.role}/daemon", killed)  # Its cluster waits for an election.
                 assert told is not None and told < TOLD_WITHIN, explaining.seen
             boots(cloud, victim.role)
         assert not explaining.seen[-1].stuck

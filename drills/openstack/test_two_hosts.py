@@ -38,7 +38,11 @@ def cloud(network: Network, shared_zookeeper: Server, programs: Path, place: Pat
             zk,
             f"{ADDRESSES['ctl-1']}:{shared_zookeeper.port}",
             environ={"KOLLA_PRIVATE_INTERFACE": "eth0", "KOLLA_PUBLIC_INTERFACE": "eth0"},
-            own={"front_address": ADDRESSES["ctl-1"], "controllers": f"ctl-1={ADDRESSES['ctl-1']}"},
+            own={
+                "front_address": ADDRESSES["ctl-1"],
+                "controllers": f"ctl-1={ADDRESSES['ctl-1']}",
+                "rabbitmq_epmd_addresses": ADDRESSES["ctl-1"],
+            },
             inside=network.inside,
         )
         zk.ensure_path(cloud.path)

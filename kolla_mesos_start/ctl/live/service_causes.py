@@ -138,10 +138,11 @@ def _of_election(service: LiveService, now: float) -> Iterator[Cause]:
     waiting = [each for each in election.candidates if not each.refused]
     failures = f"; {election.failures}" if election.failures else ""
     if election.missing or (election.unknown and waiting):
-        waited = "" if election.since is None else f" for {lasting(now - election.since)}"
+        since = election.since
+        waits = "waits" if since is None else f"has waited for {lasting(now - since)}"
         here = ", ".join(f"{each.host} ({each.position})" for each in election.candidates)
         text = (
-            f"{path} has waited{waited} for an election: missing: {election.missing_hosts(now)};"
+            f"{path} {waits} for an election: missing: {election.missing_hosts(now)};"
             f" {f'candidates: {here}' if here else 'there is no candidate'};"
             f" a missing host may have the newest data: start it{failures}"
         )

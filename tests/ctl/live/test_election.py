@@ -127,7 +127,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
             "cluster  formed in epoch 1 by h1, group g",
         ],
         [
-            "election waits: db/daemon has waited for an election: missing:"
+            "election waits: db/daemon waits for an election: missing:"
             f" h1 {SEEN}, h2 {SEEN}, h3 {SEEN}; there is no candidate; {NEWEST}"
         ],
     ),
