@@ -97,6 +97,7 @@ APP = {
             ),
             portMappings=each(record(containerPort=PORT, hostPort=PORT, name=NAME, protocol=PROTOCOL)),
         ),
+        fetch=each(record("uri", uri=TEXT, extract={"type": "boolean"}, executable={"type": "boolean"})),
         networks=each(record(mode={"enum": ["container", "container/bridge", "host"]})),
         portDefinitions=each(record(name=NAME, port=PORT, protocol=PROTOCOL)),
         requirePorts={"type": "boolean"},

@@ -25,8 +25,17 @@ EACH = "each"
 HOST, OWN = "host", "own"  # networks
 # Kinds of volumes. A NAMED one is a volume of the container engine on each host.
 KEPT, SHARED, NAMED, FROM_HOST, TEMPORARY = "kept", "shared", "volume", "host", "temporary"
+IMAGE, ARCHIVE = "image", "archive"  # These two are only for the agent.
+AGENT = "/opt/kolla_mesos_start"  # where an agent is mounted that is not part of the image
 LONGEST_START = 10**9 - 1  # seconds, as the agent takes them
 MEBIBYTES = {"Mi": 1, "Gi": 1024}
+# Of an image's name, as all launchers take it.
+_PART = "[a-z0-9]+([._-]+[a-z0-9]+)*"
+REFERENCE = re.compile(
+    rf"([A-Za-z0-9.-]+(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
+    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@[a-z0-9]+:[0-9a-f]{32,})?"
+)
+NO_REFERENCE = "expected registry/name:tag, without spaces, the name in lowercase letters"
 # The capabilities of Linux 6; container runtimes refuse others. Launchers accept ALL too.
 CAPABILITIES = frozenset(
     """
@@ -43,7 +52,7 @@ VOLUME = "expected its size (10Gi), `temporary`, {volume: NAME}, {shared: NAME} 
 
 
 class Volume(NamedTuple):
-    """A directory at `path` in a container. `source` is its name, or the host's path."""
+    """A directory at `path` in a container. `source` is its name, the host's path, an image, or a URI."""
 
     path: str
     kind: str
@@ -112,6 +121,22 @@ def read(reading: Reading, label: str, value: object, roles: Mapping[str, object
     return settings
 
 
+def read_agent(reading: Reading, label: str, value: object) -> Volume | None:
+    """Read where the agent comes from that is mounted into images without one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if not REFERENCE.fullmatch(value):
+            reading.report(label, f"{NO_REFERENCE}, found {value!r}")
+        return Volume(AGENT, IMAGE, value, read_only=True)
+    if not isinstance(value, dict) or len(value) != 1:
+        reading.report(label, "expected an image, {host: DIRECTORY} or {uri: ARCHIVE}")
+        return None
+    fields = Fields(reading, label, value, tuple(AGENT_PLACES))
+    found = {kind: fields.early(key, None, form) for key, (kind, form) in AGENT_PLACES.items()}
+    return next((Volume(AGENT, kind, at, read_only=True) for kind, at in found.items() if at), None)
+
+
 # -- the form of a text: functions that return why it is wrong ----------------------------------------
 
 
@@ -124,6 +149,7 @@ SECRET = _form(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", "a name of lowercase lett
 NAMED_VOLUME = _form(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "the name of a volume, of letters, digits, _ and -")
 NAMESPACE = _form(HOST, f"{HOST!r}; leave it out for the container's own")
 PROPAGATION = _form("|".join(PROPAGATIONS), ", ".join(PROPAGATIONS))
+URI = _form(r"[a-z0-9]+://\S+\.(tar\.gz|tgz)", "the URI of an archive, such as https://site/agent.tar.gz")
 LIMIT_NAME = _form("[a-z]+", "a name as for ulimit, such as nofile")
 LIMIT = _form(r"(-1|[0-9]+)(:(-1|[0-9]+))?", "a number, or soft:hard")
 VARIABLE = _form("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable, of letters, digits and _")
@@ -267,6 +293,7 @@ PLACES: Mapping[str, Form] = {
     NAMED: NAMED_VOLUME,
     FROM_HOST: lambda text: None if text == "/" else bad_place(text),
 }
+AGENT_PLACES: Mapping[str, tuple[str, Form]] = {"host": (FROM_HOST, bad_place), "uri": (ARCHIVE, URI)}
 KEYS: Mapping[str, tuple[Any, ...]] = {
     "placement": (Fields.early, None, any_text),
     "replicas": (Fields.early, None, _form(EACH, f"{EACH!r}; a number is `instances` of the definition")),

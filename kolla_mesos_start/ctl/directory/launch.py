@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start.ctl.directory import container_settings
-from kolla_mesos_start.ctl.directory.container_settings import EACH, HOST, OWN, ContainerSettings
+from kolla_mesos_start.ctl.directory.container_settings import EACH, HOST, OWN, ContainerSettings, Volume
 from kolla_mesos_start.ctl.directory.findings import (
     ERROR,
     WARNING,
@@ -30,11 +30,14 @@ from kolla_mesos_start.errors import BadDefinition, CannotRender
 NAME = "launch"  # of the file
 INSTANCES = "service.instances"
 SUGGESTED = "try"
-KEYS = ("tag", "hosts", "zookeeper", "defaults", "services", SUGGESTED)
+KEYS = ("tag", "hosts", "zookeeper", "agent", "defaults", "services", SUGGESTED)
 
 
 class LaunchFile(NamedTuple):
-    """The content of the file `source`. Each role in `hosts` has at least one host."""
+    """The content of the file `source`. Each role in `hosts` has at least one host.
+
+    `agent` is mounted into the containers; None: their images have it.
+    """
 
     source: DataSource = DataSource("")
     tag: str | None = None
@@ -43,6 +46,7 @@ class LaunchFile(NamedTuple):
     services: Mapping[str, ContainerSettings] = MappingProxyType({})
     suggested: Sequence[str] = ()
     zookeeper: str | None = None
+    agent: Volume | None = None
 
     def of(self, service: str) -> ContainerSettings:
         """The settings of a service, completed with the defaults."""
@@ -124,6 +128,7 @@ def parse(
         _services(reading, top.mapping("services"), frozenset(services), hosts),
         _lines(reading, top),
         top.early("zookeeper", None, _bad_hosts),
+        container_settings.read_agent(reading, "agent", top.raw("agent")),
     )
     if not reading.issues:
         _check_placed(reading, launch)

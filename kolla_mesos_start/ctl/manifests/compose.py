@@ -14,7 +14,7 @@ from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
 from kolla_mesos_start.ctl.manifests import per_host
-from kolla_mesos_start.ctl.manifests.model import STOP, Manifests, Model, Workload, engine_options, filled
+from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Workload, engine_options, filled
 from kolla_mesos_start.ctl.manifests.per_host import Mount, PerHostContainer
 from kolla_mesos_start.ctl.manifests.quadlet import cpu_shares
 from kolla_mesos_start.errors import listed
@@ -54,7 +54,7 @@ def service(container: PerHostContainer) -> Document:
     workload = container.workload
     own = {each.path for each in workload.volumes}
     # Anonymous volumes get the owner of the image's directory; in podman, a tmpfs does not.
-    anonymous = [escaped(path) for path in container.temporary if path not in own]
+    anonymous = [path for path in container.temporary if not (path in own or workload.agent)]
     found: Document = {
         "image": escaped(workload.image),
         # podman-compose and docker compose would choose different ones.
@@ -64,13 +64,13 @@ def service(container: PerHostContainer) -> Document:
         "network_mode": None if workload.on_own_network else "host",
         "ports": [f"{port}:{port}" for port in workload.ports if workload.on_own_network],
         **_rights(workload),
-        "volumes": [*map(_volume, container.mounts), *anonymous],
-        "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path in own],
+        "volumes": [*map(_volume, container.mounts), *map(escaped, anonymous)],
+        "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path not in anonymous],
         "mem_limit": f"{workload.settings.memory}m" if workload.settings.memory else None,
         "cpu_shares": cpu_shares(workload.settings.cpu) if workload.settings.cpu else None,
         # In Compose, a restart can't depend on the exit status.
         "restart": "on-failure" if workload.is_task else "always",
-        "pre_stop": [{"command": list(STOP)}] if workload.needs_hook else None,
+        "pre_stop": [{"command": list(workload.stop)}] if workload.needs_hook else None,
         "stop_grace_period": f"{workload.grace}s",
         "healthcheck": None if workload.is_task else {"test": ["CMD", *workload.liveness], **HEALTH_CHECK},
     }
@@ -94,6 +94,8 @@ def _rights(workload: Workload) -> Mapping[str, object]:
 
 def _volume(mount: Mount) -> Mapping[str, object]:
     """A directory that is missing on the host is an error; otherwise root would get an empty one there."""
+    if mount.is_image:
+        return {"type": "image", "source": escaped(mount.source), "target": escaped(mount.path)}
     kind = "volume" if mount.is_volume else "bind"
     return filled(
         {

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Callable
 
 from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.container_settings import ARCHIVE, FROM_HOST, IMAGE
+from kolla_mesos_start.ctl.directory.findings import ERROR, Finding, Issue
+from kolla_mesos_start.ctl.directory.launch import NAME, LaunchFile
 from kolla_mesos_start.ctl.directory.private_file import write_public
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import FOREIGN, Manifests, Model
@@ -18,6 +21,9 @@ FORMATS: Mapping[str, Callable[[Model], Manifests]] = {
     "marathon": marathon.manifests,
     "quadlet": quadlet.manifests,
 }
+# Which agents they can mount: Docker's containerizer mounts no image, and only Mesos fetches an archive.
+AGENTS = {**dict.fromkeys(FORMATS, (IMAGE, FROM_HOST)), "marathon": (FROM_HOST, ARCHIVE)}
+AGENT_FORMS = {IMAGE: "an image", FROM_HOST: "{host: DIRECTORY}", ARCHIVE: "{uri: ARCHIVE}"}
 PER_HOST = ("compose", "quadlet")  # These have files for each host.
 
 
@@ -28,6 +34,15 @@ def unplaced(model: Model, form: str) -> Sequence[str]:
     if not names or (form not in PER_HOST and len(names) == len(model.workloads)):
         return ()
     return [f"launch.yml has no `placement` for {', '.join(names)}: they run {where}"]
+
+
+def check_agent(launch: LaunchFile, form: str) -> Sequence[Finding]:
+    """An error if the launcher can't mount the agent of launch.yml."""
+    if launch.agent is None or launch.agent.kind in AGENTS[form]:
+        return ()
+    expected = " or ".join(AGENT_FORMS[kind] for kind in AGENTS[form])
+    what = f"agent: expected {expected} for {form}, found {AGENT_FORMS[launch.agent.kind]}"
+    return launch.located([Issue(ERROR, NAME, what, "agent")])
 
 
 def write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:

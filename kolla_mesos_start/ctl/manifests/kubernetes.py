@@ -18,13 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
-from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, SHARED, TEMPORARY, Volume
+from kolla_mesos_start.ctl.directory.container_settings import (
+    FROM_HOST,
+    IMAGE,
+    KEPT,
+    NAMED,
+    SHARED,
+    TEMPORARY,
+    Volume,
+)
 from kolla_mesos_start.ctl.manifests.model import (
     CREDENTIAL,
     CREDENTIAL_DIR,
     FINAL,
-    READY,
-    STOP,
     TERM,
     UNAVAILABLE,
     Manifests,
@@ -59,6 +65,7 @@ for path; do
   if [ -d "$path" ] && [ -z "$(ls -A "$0$path")" ]; then cp -a "$path/." "$0$path" || exit; fi
 done
 """
+NOBODY = 65534  # owns a copy of the agent, which is read-only in the daemon's container
 COPY_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID")
 # Of a secret's files; their group is the pod's fsGroup, which only a user's number can be.
 GROUP_READS, ALL_READ = 0o440, 0o444
@@ -82,6 +89,8 @@ def notes(model: Model) -> Iterator[str]:
         yield f"create the Secret {name}: {what}"
     for name in sorted({volume.source for each in model.workloads for volume in each.of_kind(SHARED)}):
         yield f"create the PersistentVolumeClaim {name}, which several pods can write"
+    agents = {each.agent.source for each in model.workloads if each.agent and each.agent.kind == FROM_HOST}
+    yield from (f"make {place}, the agent, on each node, with bin/agent-directory" for place in agents)
     for each in model.workloads:
         for file in each.mounted:
             if file.content is None:
@@ -236,7 +245,10 @@ class _Objects:
         return {"metadata": {"labels": self.labels}, "spec": filled(spec)}
 
     def init_containers(self) -> Iterator[Document]:
-        """The one that prepares directories of the node. They are root's, and may be new."""
+        """The one that copies a mounted agent, and the one that prepares directories of the node."""
+        if self.workload.agent and self.workload.agent.kind == IMAGE:
+            yield self.copy_agent(self.workload.agent)
+        # They are root's, and may be new.
         paths = [each.path for each in self.workload.volumes if self.is_of_node(each)]
         if not paths:
             return
@@ -252,6 +264,23 @@ class _Objects:
                 "capabilities": {"drop": ["ALL"], "add": list(COPY_RIGHTS)},
             },
             "volumeMounts": [{"name": names[path], "mountPath": f"{VOLUMES}{path}"} for path in paths],
+        }
+
+    def copy_agent(self, agent: Volume) -> Document:
+        """Its image has nothing but the agent and a program that copies it. It may be any version of it."""
+        mount = {"name": self.volume_names()[agent.path], "mountPath": agent.path}
+        return {
+            "name": "copy-agent",
+            "image": agent.source,
+            "command": ["/busybox", "cp", "-r", "/bin", "/lib", agent.path],
+            "securityContext": {
+                "runAsUser": NOBODY,
+                "runAsNonRoot": True,
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [mount],
         }
 
     def is_of_node(self, volume: Volume) -> bool:
@@ -284,8 +313,10 @@ class _Objects:
                 "livenessProbe": _probe(workload.liveness, periodSeconds=10, failureThreshold=3)
                 if is_daemon
                 else None,
-                "readinessProbe": _probe(READY, periodSeconds=5) if is_daemon else None,
-                "lifecycle": {"preStop": {"exec": {"command": list(STOP)}}} if workload.needs_hook else None,
+                "readinessProbe": _probe(workload.ready, periodSeconds=5) if is_daemon else None,
+                "lifecycle": {"preStop": {"exec": {"command": list(workload.stop)}}}
+                if workload.needs_hook
+                else None,
                 "terminationMessagePolicy": "File",
                 "resources": filled({"requests": requests, "limits": memory}),
                 "securityContext": filled(security),
@@ -344,9 +375,10 @@ class _Objects:
     def source(self, volume: Volume) -> Document:
         if volume.kind == SHARED:
             return {"persistentVolumeClaim": {"claimName": volume.source}}
-        if volume.kind == TEMPORARY:
+        if volume.kind in (TEMPORARY, IMAGE):
             return {"emptyDir": {}}
-        return {"hostPath": {"path": self.workload.place(volume), "type": "DirectoryOrCreate"}}
+        kind = "Directory" if volume == self.workload.agent else "DirectoryOrCreate"
+        return {"hostPath": {"path": self.workload.place(volume), "type": kind}}
 
     def file_directories(self) -> Mapping[str, Mapping[str, str]]:
         """The directories of mounted files: in each, the file names by their keys."""

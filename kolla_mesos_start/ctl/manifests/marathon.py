@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMPORARY
+from kolla_mesos_start.ctl.directory.container_settings import ARCHIVE, KEPT, NAMED, TEMPORARY
 from kolla_mesos_start.ctl.manifests.model import (
     FILES,
     LONGEST,
@@ -179,6 +179,7 @@ class _Maker:
             "mem": workload.settings.memory or MEMORY,
             **filled({"constraints": list(self.constraints())}),
             "container": self.container(),
+            **filled({"fetch": list(self.fetch())}),
             **self.network(),
             "env": self.env(),
             # A container that waits is healthy, however long.
@@ -216,6 +217,12 @@ class _Maker:
                 for port in self.workload.ports
             ]
         return found
+
+    def fetch(self) -> Iterator[App]:
+        """The archive of the agent."""
+        agent = self.workload.agent
+        if agent and agent.kind == ARCHIVE:
+            yield {"uri": agent.source, "extract": True}
 
     def network(self) -> App:
         """The network. Without port definitions, Marathon would assign a port."""
@@ -256,7 +263,7 @@ class _Maker:
                 yield _parameter("volume", f"{workload.place(volume)}:{volume.path}:{mode}")
 
     def volumes(self) -> Iterator[App]:
-        for volume in self.workload.volumes:
+        for volume in self.workload.directories:
             if volume.kind not in (NAMED, TEMPORARY) and not volume.propagation:
                 yield _volume(volume.path, self.workload.place(volume), "RO" if volume.read_only else "RW")
         for place in sorted({posixpath.dirname(file.path) for file in self.workload.mounted}):

@@ -16,10 +16,14 @@ from typing import Any, NamedTuple
 
 from kolla_mesos_start.ctl.directory import launch
 from kolla_mesos_start.ctl.directory.container_settings import (
+    ARCHIVE,
     EACH,
+    FROM_HOST,
     HOST,
     NAMED,
+    NO_REFERENCE,
     OWN,
+    REFERENCE,
     SHARED,
     TEMPORARY,
     ContainerSettings,
@@ -43,29 +47,21 @@ from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.tree.znodes import Znodes
 
 LONGEST_VARIABLE = (128 << 10) - 1  # bytes of NAME=value, Linux's limit
-ARGV = ("kolla_mesos_start",)
-HEALTH = (*ARGV, "health")
-READY = (*HEALTH, "--ready")
+PROGRAM = "kolla_mesos_start"
+SANDBOX = "/mnt/mesos/sandbox"  # where Mesos unpacks archives
 TERM = "TERM"  # the stop signal
-STOP = (*ARGV, "stop", "--no-term")
 # Where a launcher mounts the secrets.
 VARIABLES_DIR, CREDENTIAL_DIR = "/etc/kolla-variables", "/etc/kolla-zookeeper"
 CREDENTIAL = "auth"  # the file in the second
 # The directories of a host that the operator has to provide: one for each secret, mounted files, and data.
 SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
-# Where the agent itself writes; with a read-only root these have to be mounted.
-WRITTEN = ("/run/kolla_mesos_start", "/var/lib/kolla_mesos_start", "/tmp")
+# Where the agent writes, by the variables that name it. An image that has the agent has these directories.
+WRITTEN = {"KOLLA_RUN_DIR": "/run/kolla_mesos_start", "KOLLA_STATE_DIR": "/var/lib/kolla_mesos_start"}
 # Exit statuses after which another attempt can't help, and those that are no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
 # The end of a note about other existing files: only the operator knows where they come from.
 FOREIGN = "which is not part of this deployment: remove it if it once was"
-# Of an image's name, as all launchers take it.
-_PART = "[a-z0-9]+([._-]+[a-z0-9]+)*"
-IMAGE = re.compile(
-    rf"([A-Za-z0-9.-]+(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
-    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?P<digest>@[a-z0-9]+:[0-9a-f]{32,})?"
-)
 DIGITS = 6  # of a digest
 LONGEST = 52  # letters; a StatefulSet's name and a revision have to fit into a label
 MARGIN = 5  # seconds that a container has beyond its longest stop_grace
@@ -85,7 +81,8 @@ class Workload(NamedTuple):
     `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
     any if there are none. A task ends once its commands are done.
     `generations` are those of its one-time commands. `env` holds all that the agent needs, but where the
-    secrets are mounted. Where launch.yml names no network it is the launcher's usual one.
+    secrets are mounted. Where launch.yml names no network it is the launcher's usual one. `agent` is mounted;
+    None: the image has it.
     """
 
     service: str
@@ -102,7 +99,25 @@ class Workload(NamedTuple):
     ports: Sequence[int]
     mounted: Sequence[Mounted]
     settings: ContainerSettings
-    argv: Sequence[str] = ARGV
+    agent: Volume | None = None
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """The command that starts the agent."""
+        if self.agent is None:
+            return [PROGRAM]
+        place = f"{SANDBOX}/{PROGRAM}" if self.agent.kind == ARCHIVE else self.agent.path
+        return [f"{place}/bin/{PROGRAM}"]
+
+    @property
+    def ready(self) -> Sequence[str]:
+        """The probe of readiness."""
+        return [*self.argv, "health", "--ready"]
+
+    @property
+    def stop(self) -> Sequence[str]:
+        """The hook that drains a daemon before the launcher stops it."""
+        return [*self.argv, "stop", "--no-term"]
 
     @property
     def is_each(self) -> bool:
@@ -144,10 +159,16 @@ class Workload(NamedTuple):
 
     @property
     def directories(self) -> Sequence[Volume]:
-        """The volumes of launch.yml and, with a read-only root, the directories that the agent writes to."""
-        paths = {each.path for each in self.volumes}
-        written = WRITTEN if self.settings.read_only else ()
-        return [*self.volumes, *(Volume(path, TEMPORARY) for path in written if path not in paths)]
+        """The volumes of launch.yml, a mounted agent, and where it writes if the image has no place."""
+        found = {each.path: each for each in self.volumes}
+        if self.agent and self.agent.kind != ARCHIVE:  # Mesos mounts its sandbox itself.
+            found[self.agent.path] = self.agent
+        written: list[str] = []
+        if self.agent or self.settings.read_only:
+            written += (self.env.get(name, path) for name, path in WRITTEN.items())
+        if self.settings.read_only:
+            written.append("/tmp")
+        return list({**{path: Volume(path, TEMPORARY) for path in written}, **found}.values())
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -173,11 +194,8 @@ class Workload(NamedTuple):
     @property
     def liveness(self) -> Sequence[str]:
         """The probe after whose failure the launcher restarts a container. A failed check is no reason."""
-        return (
-            HEALTH
-            if self.settings.start_timeout is None
-            else (*HEALTH, "--started", str(self.settings.start_timeout))
-        )
+        limit = self.settings.start_timeout
+        return [*self.argv, "health", *(() if limit is None else ("--started", str(limit)))]
 
     @property
     def grace(self) -> int:
@@ -251,6 +269,8 @@ def needs(workload: Workload, files: Mapping[str, str]) -> Iterator[str]:
         yield f"make {place} {what}, which the containers' users can read"
     for volume in workload.of_kind(SHARED):
         yield f"mount what is shared at {workload.place(volume)}, for its users to write"
+    if workload.agent and workload.agent.kind == FROM_HOST:
+        yield f"make {workload.agent.source}, the agent, with bin/agent-directory"
     for file in workload.mounted:
         missing = ", which DIR does not have," if file.content is None else ""
         yield f"put {file.name} of {workload.service}{missing} at {files[file.path]}"
@@ -325,6 +345,7 @@ class _WorkloadReader:
                 Mounted(name, path, self.service.files.get(name)) for path, name in sorted(mounted.items())
             ],
             settings=self.settings,
+            agent=self.launch.agent,
         )
         self.check_places(found)
         return found
@@ -336,6 +357,8 @@ class _WorkloadReader:
             what = f"volumes: {workload.service} has the whole file system of its host"
             label = self.launch.label(self.service.name, "volumes")
             self.issues.append(Issue(WARNING, NAME, what, label))
+        if workload.agent and any(each.path == workload.agent.path for each in workload.volumes):
+            self.wrong("volumes", f"{workload.agent.path} is where the agent is mounted: choose another path")
         for path in workload.secrets.keys() & set(volumes):
             self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
         for file in workload.mounted:
@@ -354,11 +377,10 @@ class _WorkloadReader:
             self.issues.append(Issue(ERROR, NAME, what, f"services.{self.service.name}"))
             return ""
         image = self.rendered("image", self.settings.image)
-        reference = IMAGE.fullmatch(image or "")
+        reference = REFERENCE.fullmatch(image or "")
         if reference is None:
             if image is not None:
-                what = "expected registry/name:tag, without spaces, the name in lowercase letters"
-                self.wrong("image", f"{what}, found {image!r}")
+                self.wrong("image", f"{NO_REFERENCE}, found {image!r}")
         elif not (reference["tag"] or reference["digest"]):
             what = f"image: {image} of {self.service.name} has no tag: each host takes what is `latest` there"
             label = self.launch.label(self.service.name, "image")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kolla_mesos_start.ctl.directory.container_settings import KEPT, NAMED, TEMPORARY
+from kolla_mesos_start.ctl.directory.container_settings import IMAGE, KEPT, NAMED, TEMPORARY
 from kolla_mesos_start.ctl.directory.launch import hosts_from
 from kolla_mesos_start.ctl.manifests.model import (
     FILES,
@@ -20,16 +20,17 @@ from kolla_mesos_start.ctl.manifests.model import (
 
 
 class Mount(NamedTuple):
-    """What is mounted at `path`: a directory or file of the host, or a volume named `source`."""
+    """What is mounted at `path`: a directory or file of the host, an image, or a volume named `source`."""
 
     source: str
     path: str
     read_only: bool = False
     propagation: str = ""
+    is_image: bool = False
 
     @property
     def is_volume(self) -> bool:
-        return not self.source.startswith("/")
+        return not (self.is_image or self.source.startswith("/"))
 
 
 class PerHostContainer(NamedTuple):
@@ -68,6 +69,8 @@ class PerHostContainer(NamedTuple):
                 yield Mount(f"{self.full_name}_{kept[volume.path]}", volume.path)
             elif volume.kind == NAMED:
                 yield Mount(volume.source, volume.path, volume.read_only)
+            elif volume.kind == IMAGE:
+                yield Mount(volume.source, volume.path, is_image=True)
             elif volume.kind != TEMPORARY:
                 yield Mount(self.workload.place(volume), volume.path, volume.read_only, volume.propagation)
         for path, place in self.files.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from kolla_mesos_start.ctl.directory.findings import InvalidDirectory
 from kolla_mesos_start.ctl.manifests import per_host
-from kolla_mesos_start.ctl.manifests.model import FINAL, STOP, TERM, Manifests, Model, engine_options
+from kolla_mesos_start.ctl.manifests.model import FINAL, TERM, Manifests, Model, engine_options
 from kolla_mesos_start.ctl.manifests.per_host import PerHostContainer
 from kolla_mesos_start.definition.strings import SIGNALS
 
@@ -88,6 +88,9 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     if workload.settings.read_only:
         yield "ReadOnlyTmpfs=false"
     for mount in container.mounts:
+        if mount.is_image:
+            yield f"Mount=type=image,source={escaped(mount.source)},destination={escaped(mount.path)}"
+            continue
         options = ",".join(filter(None, ["ro" if mount.read_only else "", mount.propagation]))
         yield f"Volume={escaped(f'{mount.source}:{mount.path}')}{f':{options}' if options else ''}"
     for path in container.temporary:
@@ -106,17 +109,18 @@ def _container(container: PerHostContainer) -> Iterator[str]:
 
 def _service(container: PerHostContainer) -> Iterator[str]:
     """Its exit status says whether another attempt can help."""
-    yield f"Restart={'on-failure' if container.workload.is_task else 'always'}"
+    workload = container.workload
+    yield f"Restart={'on-failure' if workload.is_task else 'always'}"
     yield f"RestartSec={AGAIN}"
     yield f"RestartPreventExitStatus={' '.join(map(str, FINAL))}"
     # Ended by a stop, it has not failed.
-    stopped = dict.fromkeys(_exit_status(name) for name in (TERM, container.workload.stop_signal))
+    stopped = dict.fromkeys(_exit_status(name) for name in (TERM, workload.stop_signal))
     yield f"SuccessExitStatus={' '.join(map(str, stopped))}"
     yield f"TimeoutStartSec={PULL}"
-    if container.workload.needs_hook:
+    if workload.needs_hook:
         # Before podman's own command, which sends SIGTERM. "-": the container may have ended.
-        yield f"ExecStop=-/usr/bin/podman exec {word(container.full_name)} {words(STOP)}"
-    yield f"TimeoutStopSec={container.workload.grace + REMOVE}"
+        yield f"ExecStop=-/usr/bin/podman exec {word(container.full_name)} {words(workload.stop)}"
+    yield f"TimeoutStopSec={workload.grace + REMOVE}"
 
 
 def _exit_status(stop_signal: str) -> int:

@@ -22,10 +22,16 @@ from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.manifests.formats import FORMATS
 from tests import CHECKOUT
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, site
+from tests.ctl.manifests.test_mounted_agent import AGENTS
 from tests.support.marathon import wrong
 
 ETC, GOLDEN = CHECKOUT / "etc", CHECKOUT / "tests" / "golden"
-EXAMPLES = {"keystone": ETC / "examples" / "keystone", "openstack": ETC / "openstack", "kinds": None}
+EXAMPLES = {
+    "keystone": ETC / "examples" / "keystone",
+    "openstack": ETC / "openstack",
+    "kinds": None,
+    "mounted": None,
+}
 # Everything that a container may do on its host; a daemon that is drained.
 HOST = """\
   vswitch:
@@ -65,7 +71,8 @@ def written(format: str, name: str, scratch: Path, place: Path | None = None) ->
         "services__vswitch__definition_yml": DAEMON % ("", 1),
         "services__sudo__definition_yml": DAEMON % (DRAINED, 1),
     }
-    root = EXAMPLES[name] or site(scratch / "site", KINDS, **kinds)
+    launch = f"agent: {AGENTS[format]}\n{LAUNCH}" if name == "mounted" else KINDS
+    root = EXAMPLES[name] or site(scratch / "site", launch, **({} if name == "mounted" else kinds))
     assert cli.run(["manifests", format, str(root), "--deployment", "site", "--output", str(place)]) == 0
     return place
 
@@ -105,16 +112,17 @@ def test_composes_own_schema_takes_it(name: str, tmp_path: Path) -> None:
 KEYS = frozenset(
     """
     AddCapability AddDevice ContainerName DropCapability Environment Exec HealthCmd HealthInterval
-    HealthOnFailure HealthRetries HealthTimeout Image Network NoNewPrivileges PodmanArgs PublishPort ReadOnly
-    ReadOnlyTmpfs Tmpfs Ulimit User Volume
+    HealthOnFailure HealthRetries HealthTimeout Image Mount Network NoNewPrivileges PodmanArgs PublishPort
+    ReadOnly ReadOnlyTmpfs Tmpfs Ulimit User Volume
     """.split()  # noqa: SIM905
 )
 
 
-def test_podman_4_9_has_every_key_of_a_quadlet() -> None:
+@pytest.mark.parametrize("name", ["kinds", "mounted"])
+def test_podman_4_9_has_every_key_of_a_quadlet(name: str, tmp_path: Path) -> None:
     """It refuses a whole file for one key that it does not have."""
     found = set()
-    for path in (GOLDEN / "quadlet").rglob("*.container"):
+    for path in written("quadlet", name, tmp_path).rglob("*.container"):
         lines = path.read_text().partition("[Container]\n")[2].partition("\n[Service]")[0].splitlines()
         found |= {line.partition("=")[0] for line in lines if line}
     assert "Image" in found and found <= KEYS

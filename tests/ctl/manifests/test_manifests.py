@@ -16,8 +16,9 @@ import yaml
 from kolla_mesos_start import errors
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.container_settings import REFERENCE
 from kolla_mesos_start.ctl.manifests import kubernetes
-from kolla_mesos_start.ctl.manifests.model import FINAL, IMAGE, UNAVAILABLE, Model, Site, build, names_of
+from kolla_mesos_start.ctl.manifests.model import FINAL, UNAVAILABLE, Model, Site, build, names_of
 from tests.support.publishing import write_files
 
 LAUNCH = """\
@@ -155,7 +156,7 @@ def test_an_image_without_a_tag_is_a_warning(tmp_path: Path, capsys: pytest.Capt
         assert (
             "launch.yml:4: warning: image: site/web of a/web has no tag: each host takes" in told
         ) is warned
-    assert IMAGE.fullmatch(digest)
+    assert REFERENCE.fullmatch(digest)
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------
