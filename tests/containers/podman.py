@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests import CHECKOUT
 
 # No limit is raised, which needs CAP_SYS_RESOURCE; and crun refuses hybrid cgroups, but runc takes them.
 SETTINGS = """\
@@ -37,6 +40,7 @@ additionalimagestores = [{images}]
 [storage.options.overlay]
 skip_mount_home = "true"
 """
+MOUNTED = "localhost/agent:mounted"
 # Its standard input ends with whoever holds the other end, however that ends.
 ENDS_WITH_US = 'read -r nothing; podman rm --all --force --time 0 >/dev/null; rm -rf "$1"'
 
@@ -70,6 +74,13 @@ class Podman:
             env=self.environ,
             start_new_session=True,
         )
+
+    def make_mounted(self) -> str:
+        """Make the image that mounts the agent; podman can't mount one of another storage."""
+        argv = (sys.executable, str(CHECKOUT / "bin" / "agent-directory"))
+        with tempfile.TemporaryDirectory() as place:
+            subprocess.run((*argv, f"{place}/agent", "--image", MOUNTED), env=self.environ, check=True)
+        return MOUNTED
 
     def end(self) -> None:
         """End and remove all containers."""

@@ -57,9 +57,9 @@ def project(images: Images, deployment: Deployment, tmp_path: Path) -> Iterator[
     podman = Podman(tmp_path / "podman", images.store)
     found = Project(podman, deployment.id, f"http://{HOST}:{ports['keystone_port']}/v3")
     try:
-        _compose(podman, made, "up", "--detach")
+        compose(podman, made, "up", "--detach")
         yield found
-        _compose(podman, made, "down")
+        compose(podman, made, "down")
     finally:
         podman.end()
 
@@ -73,7 +73,7 @@ def _do_what_the_notes_say(root: Path, deployment: str) -> None:
     (secrets / "pepper").write_text(PEPPER)
 
 
-def _compose(podman: Podman, file: Path, *words: str) -> None:
+def compose(podman: Podman, file: Path, *words: str) -> None:
     argv = [sys.executable, "-m", "podman_compose", "--file", str(file), *words]
     done = subprocess.run(argv, env=podman.environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -9,33 +9,43 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
+import yaml
 
+from kolla_mesos_start.ctl import cli
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.containers.images import Images
 from tests.containers.obedient import PROGRAM, SERVICE, STATUS, publish_obedient
-from tests.containers.podman import Container, Podman
+from tests.containers.podman import MOUNTED, Container, Podman
+from tests.containers.test_compose import compose
 from tests.containers.test_hard_conditions import NO_RIGHTS
 from tests.containers.test_with_kolla_start import kolla_config
+from tests.support.launching import directory as keystone
+from tests.support.launching import free_ports
 from tests.support.waiting import eventually
 
 Start = Callable[..., Container]
 
 pytestmark = pytest.mark.timeout(900)
 
+PROGRAM = CHECKOUT / "bin" / "agent-directory"
 PLACE = "/opt/kolla_mesos_start"
 AGENT = f"{PLACE}/bin/kolla_mesos_start"
 RUN, STATE = "/run/kolla_mesos_start", "/var/lib/kolla_mesos_start"
 # What the obedient daemon's one file may be, without a directory that anybody has opened.
 DEST = f"{STATE}/files/obedient.conf"
-MOUNTS = [f"--mount=type=tmpfs,dst={place},U=true" for place in (RUN, STATE)]
+MOUNTS = [f"--tmpfs={place}:mode=1777" for place in (RUN, STATE)]
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("mounted") / "agent"
-    subprocess.run([sys.executable, CHECKOUT / "bin" / "agent-directory", place], check=True)
+    make(place)
     return place
+
+
+def make(place: Path, *words: str | Path) -> None:
+    subprocess.run([sys.executable, PROGRAM, place, *words], check=True)
 
 
 @pytest.fixture
@@ -105,3 +115,125 @@ def test_without_any_right_and_with_a_root_that_nobody_writes_to(
     )
     eventually(lambda: is_ready(container), "it is ready")
     assert container.stop(30) == STATUS
+
+
+def test_an_image_without_python_is_named(start: Start) -> None:
+    container = start("memcached", AGENT, volumes={Path("/dev/null"): "/usr/bin/python3:ro"})
+    assert container.ends() == 64
+    assert "this image has no /usr/bin/python3: use an image with Python 3.9 to 3.13" in container.said
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    {
+        "sys.version_info = (3, 8, 20)": "its Python is 3.8: use an image with Python 3.9 to 3.13",
+        "sys.implementation._multiarch = 'x86_64-linux-musl'": "its C library is musl: use an image",
+        "sys.implementation._multiarch = 's390x-linux-gnu'": "there is no agent for s390x in",
+    }.items(),
+)
+def test_an_image_that_the_agent_cannot_run_in_is_named(directory: Path, change: str, why: str) -> None:
+    program = directory / "bin" / "kolla_mesos_start"
+    script = f"import sys; {change}; __file__ = {str(program)!r}; exec(open(__file__).read())"
+    done = subprocess.run([sys.executable, "-ISc", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.startswith(f"kolla_mesos_start can't run in this image: {why}")
+
+
+def test_the_same_input_makes_the_same_bytes(directory: Path, tmp_path: Path) -> None:
+    """Also in place of an older one."""
+    make(tmp_path / "again")
+    (tmp_path / "again" / "bin" / "old").touch()
+    make(tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(directory)
+
+
+def contents(place: Path) -> dict[str, tuple[int, int, bytes]]:
+    found = (path for path in place.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(place)): (path.stat().st_mode, int(path.stat().st_mtime), path.read_bytes())
+        for path in found
+    }
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["{used}"], "{used} has other content: name an absent or empty directory"),
+        (["{new}", "--wheel", "{used}/file"], "{used}/file is no wheel: build one with"),
+        (["{new}", "--wheel", "{used}/none"], "{used}/none: No such file or directory"),
+        (["{new}", "--python", "no-python"], "--python: there is no program 'no-python'"),
+        (["{new}", "--python", "false"], "--python: false can't compile"),
+        (["{used}/file/new"], "{used}/file: File exists"),
+    ],
+)
+def test_what_cannot_become_the_directory_is_named(words: list[str], why: str, tmp_path: Path) -> None:
+    """And nothing is lost or left."""
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("precious")
+    places = {"used": tmp_path / "used", "new": tmp_path / "new"}
+    argv = [sys.executable, str(PROGRAM), *(word.format(**places) for word in words)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and why.format(**places) in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]
+    assert (tmp_path / "used" / "file").read_text() == "precious"
+
+
+# -- as launchers mount it ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mounting(images: Images, tmp_path: Path) -> Iterator[Podman]:
+    """podman, with the image of the agent."""
+    podman = Podman(tmp_path / "podman", images.store)
+    podman.make_mounted()
+    yield podman
+    podman.end()
+
+
+def manifest(format: str, images: Images, deployment: Deployment, place: Path) -> Path:
+    """The directory of the manifests of the example, which is published."""
+    tree = keystone(place / "site", images, deployment.hosts, free_ports(), agent=MOUNTED)
+    words = [str(tree), "--deployment", deployment.id, "--prefix", deployment.prefix]
+    cli.run(["publish", *words, "--hosts", deployment.hosts])
+    cli.run(["manifests", format, *words, "--output", str(place / "made")])
+    return place / "made"
+
+
+def test_podman_compose_mounts_it(
+    mounting: Podman, images: Images, deployment: Deployment, tmp_path: Path
+) -> None:
+    """memcached; the others need directories of the host."""
+    file = manifest("compose", images, deployment, tmp_path) / "node-1.yml"
+    compose(mounting, file, "up", "--detach", "memcached")
+    container = Container(mounting, f"{deployment.id}_memcached")
+    eventually(lambda: is_ready(container), "it is ready")
+    assert "can't be written" not in container.said
+    compose(mounting, file, "down")
+
+
+def test_a_pod_copies_it(mounting: Podman, images: Images, deployment: Deployment, tmp_path: Path) -> None:
+    """As the init container of the manifest says, into a volume that anybody may write, as an emptyDir."""
+    file = manifest("kubernetes", images, deployment, tmp_path) / "memcached.yml"
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in yaml.safe_load_all(file.read_text())
+        if "selector" in each["spec"] and "template" in each["spec"]
+    )
+    (copy,), (main,) = pod["initContainers"], pod["containers"]
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+    rights = ("--cap-drop=all", "--security-opt=no-new-privileges", "--read-only")
+    user = copy["securityContext"]["runAsUser"]
+    options = (f"--user={user}", *rights, f"--volume={volume}:{PLACE}")
+    mounting("run", "--rm", *options, copy["image"], *copy["command"])
+    environ = deployment.environ("infra/memcached/memcached", KOLLA_PRIVATE_INTERFACE="lo")
+    container = mounting.run(
+        main["image"],
+        *main["args"],
+        environ=environ,
+        volumes={volume: f"{PLACE}:ro"},
+        options=(f"--user={pod['securityContext']['runAsUser']}", *rights, *MOUNTS),
+    )
+    eventually(lambda: is_ready(container), "it is ready")
+    assert container.stop(30) == 0

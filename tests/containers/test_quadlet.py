@@ -166,12 +166,14 @@ def test_what_another_attempt_cannot_mend_is_not_started_again(generator: Path, 
         assert {*map(int, unit.value("RestartPreventExitStatus").split())} == {*FINAL}
 
 
-@pytest.fixture
+@pytest.fixture(params=[False, True], ids=["built in", "mounted"])
 def memcached(
-    generator: Path, images: Images, deployment: Deployment, tmp_path: Path
+    generator: Path, images: Images, deployment: Deployment, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Unit, Container]]:
     """The unit of memcached, started as systemd would; the places on the host are the test's."""
-    tree = directory(tmp_path / "site", images, deployment.hosts, free_ports(), {"variables": "site"})
+    podman = Podman(tmp_path / "podman", images.store)
+    agent = podman.make_mounted() if request.param else None
+    tree = directory(tmp_path / "site", images, deployment.hosts, free_ports(), {"variables": "site"}, agent)
     words = [str(tree), "--deployment", deployment.id, "--prefix", deployment.prefix]
     cli.run(["publish", *words, "--hosts", deployment.hosts])
     cli.run(["manifests", "quadlet", *words, "--output", str(tmp_path / "made")])
@@ -182,7 +184,6 @@ def memcached(
             text = text.replace(f"{place}/", f"{tmp_path}{place}/")
         path.write_text(text)
     unit = generated(generator, tmp_path / "made" / NODE)[MEMCACHED]
-    podman = Podman(tmp_path / "podman", images.store)
     try:
         (program, *argv) = unit.argv(tmp_path)
         assert program == "/usr/bin/podman"
@@ -195,8 +196,9 @@ def memcached(
 def test_podman_starts_what_the_unit_says(memcached: tuple[Unit, Container], tmp_path: Path) -> None:
     """The daemon becomes ready; it has a root that is read-only, no capability, and ends as it should."""
     unit, container = memcached
-    eventually(lambda: is_ready(container), "memcached is ready", seconds=60, every=0.5)
     inspected = container.inspected
+    program = inspected["Config"]["Cmd"][0]
+    eventually(lambda: is_ready(container, program), "memcached is ready", seconds=60, every=0.5)
     assert inspected["HostConfig"]["ReadonlyRootfs"] is True
     assert "can't be written" not in container.said
     assert (inspected["EffectiveCaps"] or [], inspected["BoundingCaps"] or []) == ([], [])
@@ -204,12 +206,12 @@ def test_podman_starts_what_the_unit_says(memcached: tuple[Unit, Container], tmp
     assert inspected["Config"]["StopSignal"] == signal.SIGTERM
     assert (unit.value("KillMode"), unit.value("SuccessExitStatus")) == ("mixed", "143")
     assert inspected["Config"]["StopTimeout"] < int(unit.value("TimeoutStopSec"))
-    assert inspected["Config"]["Healthcheck"]["Test"] == ["CMD-SHELL", "kolla_mesos_start health"]
+    assert inspected["Config"]["Healthcheck"]["Test"] == ["CMD-SHELL", f"{program} health"]
     assert inspected["Config"]["HealthcheckOnFailureAction"] == "kill"
     (_, *stop) = shlex.split(unit.value("ExecStop").replace("%t", str(tmp_path)).replace("%N", unit.name))
     container.podman(*stop)
     assert container.podman("ps", "--all", "--quiet").stdout == ""
 
 
-def is_ready(container: Container) -> bool:
-    return container.exec("kolla_mesos_start", "health", "--ready").returncode == 0
+def is_ready(container: Container, program: str) -> bool:
+    return container.exec(program, "health", "--ready").returncode == 0

@@ -29,9 +29,17 @@ def free_ports() -> Mapping[str, int]:
 
 
 def directory(
-    place: Path, images: Images, hosts: str, ports: Mapping[str, int], settings: Mapping[str, object] = {}
+    place: Path,
+    images: Images,
+    hosts: str,
+    ports: Mapping[str, int],
+    settings: Mapping[str, object] = {},
+    agent: object = None,
 ) -> Path:
-    """The example, in a place of its own; `settings` are more for all services in its launch.yml."""
+    """The example, in a place of its own; `settings` are more for all services in its launch.yml.
+
+    `agent` is mounted into Kolla's images as they are.
+    """
     shutil.copytree(EXAMPLE, place)
     values = {name: PASSWORD for name in formats.values(EXAMPLE / "variables.yml") if "password" in name}
     values.update(memcached_user="memcached", keystone_workers="1")
@@ -44,6 +52,8 @@ def directory(
     launch["defaults"].update(settings)
     launch["defaults"]["env"] = {"KOLLA_PRIVATE_INTERFACE": "lo", "KOLLA_PUBLIC_INTERFACE": "lo"}
     for service, image in IMAGES.items():
-        launch["services"][service]["image"] = images.agent(image)
+        launch["services"][service]["image"] = images.kolla(image) if agent else images.agent(image)
+    if agent:
+        launch["agent"] = agent
     (place / "launch.yml").write_text(yaml.safe_dump(launch))
     return place
