@@ -28,7 +28,7 @@ Start = Callable[..., Container]
 
 pytestmark = pytest.mark.timeout(900)
 
-PROGRAM = CHECKOUT / "bin" / "agent-directory"
+MAKER = CHECKOUT / "bin" / "agent-directory"
 PLACE = "/opt/kolla_mesos_start"
 AGENT = f"{PLACE}/bin/kolla_mesos_start"
 RUN, STATE = "/run/kolla_mesos_start", "/var/lib/kolla_mesos_start"
@@ -45,7 +45,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(place: Path, *words: str | Path) -> None:
-    subprocess.run([sys.executable, PROGRAM, place, *words], check=True)
+    subprocess.run([sys.executable, MAKER, place, *words], check=True)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_what_cannot_become_the_directory_is_named(words: list[str], why: str, t
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("precious")
     places = {"used": tmp_path / "used", "new": tmp_path / "new"}
-    argv = [sys.executable, str(PROGRAM), *(word.format(**places) for word in words)]
+    argv = [sys.executable, str(MAKER), *(word.format(**places) for word in words)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and why.format(**places) in done.stderr, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["used"]
