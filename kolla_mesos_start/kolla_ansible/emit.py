@@ -176,7 +176,12 @@ PREFIX = "openstack"
 RELEASE_BEFORE = "release_before"  # the variable with the old tag, during an upgrade
 TOOLBOX = "kolla_toolbox"
 PLAYBOOK = "steps.yml"
-NO_SERVERS = "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)"
+# What the command line may give for launch.yml, and what to say without it.
+FOR_YOU = {
+    "zookeeper": "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)",
+    "agent": "launch.yml: `agent` is for you to add: the image that bin/agent-directory makes (or import with"
+    " --agent), unless your images have the agent",
+}
 
 
 def emit(imported: Imported) -> None:
@@ -416,10 +421,11 @@ class _Emission:
     def launch(self) -> None:
         content: dict[str, Any] = {"tag": self.tag}
         content["hosts"] = {role: list(hosts) for hosts, role in self.roles.items()}
-        if self.imported.zookeeper:
-            content["zookeeper"] = self.imported.zookeeper
-        else:
-            self.made.left.append(NO_SERVERS)
+        for key, missing in FOR_YOU.items():
+            if self.imported.given.get(key):
+                content[key] = self.imported.given[key]
+            else:
+                self.made.left.append(missing)
         content["defaults"] = launch_settings.DEFAULTS
         content["services"] = self.services
         self.made.files["launch.yml"] = formats.dumped([content]).encode()

@@ -77,7 +77,7 @@ class Imported:
     site: Site
     rules: Rules
     release: str
-    zookeeper: str | None
+    given: Mapping[str, object]
     action: str
     containers: Containers
     clusters: Clusters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -74,10 +74,10 @@ def make(
     site: Site,
     table: Rules,
     release: str,
-    zookeeper: str | None,
+    given: Mapping[str, object],
     action: str = DEPLOY,
 ) -> Imported:
-    """Make the directory from two recordings."""
+    """Make the directory from two recordings; `given` is for launch.yml."""
     is_upgrade = action == UPGRADE
     first, second = site.stand_ins(0), site.stand_ins(1)
     passwords = stand_ins.flattened(site.passwords)
@@ -91,7 +91,7 @@ def make(
         site=site,
         rules=table,
         release=release,
-        zookeeper=zookeeper,
+        given=given,
         action=action,
         containers=found,
         clusters=of_clusters,

@@ -17,6 +17,7 @@ from kolla_mesos_start.kolla_ansible.recording import Task
 from kolla_mesos_start.kolla_ansible.site import Site
 
 CONFIG = "/etc/kolla"
+GIVEN = {"zookeeper": "zk-1:2181", "agent": "site/agent:1"}  # for launch.yml
 
 
 def imported(
@@ -37,7 +38,7 @@ def imported(
     (place / "own.yml").write_text(overrides or "{}\n")
     site = Site(facts.read(place / "facts.yml", hosts), {}, passwords or {})
     recordings = (recorded(0, site), recorded(1, site))
-    made = importing.make(recordings, site, rules.read(place / "own.yml"), "22.2.0", "zk-1:2181", action)
+    made = importing.make(recordings, site, rules.read(place / "own.yml"), "22.2.0", GIVEN, action)
     directory.write(place / "site", made.emitted)
     return place / "site", made
 

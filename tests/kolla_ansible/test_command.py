@@ -30,6 +30,15 @@ def test_another_directory_is_refused_before_anything_else(tmp_path: Path) -> No
         cli.run(words)
 
 
+@pytest.mark.parametrize("agent", ["An image", "/srv/../agent", ""])
+def test_what_is_no_agent_is_refused_before_the_recording(agent: str, tmp_path: Path) -> None:
+    words = fake_ansible.make(tmp_path, inventory="exit 1")
+    with pytest.raises(
+        BadUsage, match="--agent .*: expected the name of an image, or the path of a directory"
+    ):
+        cli.run([*words, "--agent", agent])
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_ansible_and_leaves_nothing(signum: signal.Signals, tmp_path: Path) -> None:
     """The temporary directory has the operator's files, perhaps with private keys."""

@@ -8,9 +8,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from kolla_mesos_start.ctl.directory.container_settings import read_agent
 from kolla_mesos_start.ctl.directory.findings import counted
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.subcommand import argument, subcommand
+from kolla_mesos_start.definition.document import Reading
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.kolla_ansible import directory, importing, recording, rules
 from kolla_mesos_start.kolla_ansible.emitted import Imported
@@ -76,6 +78,11 @@ kolla_mesos_ctl import kolla-ansible --ansible ~/kolla --inventory multinode \\
         help="what kolla-ansible would do: deploy, or upgrade from the release before; default: %(default)s",
     ),
     argument(
+        "--agent",
+        metavar="IMAGE",
+        help="`agent` of launch.yml: the image of bin/agent-directory, or its directory on your hosts",
+    ),
+    argument(
         "--adopt",
         action="store_true",
         help=f"for a cloud that kolla-ansible has deployed: list all one-time steps in {ADOPTED}",
@@ -125,6 +132,10 @@ def import_(invocation: Invocation) -> int:
     if options.adopt and options.action == importing.UPGRADE:
         raise BadUsage("the steps of --action upgrade must run: give --adopt for the release that runs now")
     directory.check(options.output)
+    given = {
+        "zookeeper": getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS"),
+        "agent": agent(options.agent),
+    }
     found = recording.find_environment(options.share, options.ansible)
     table = rules.read(options.overrides)
     request = Request(found, options.config.absolute(), options.inventory, options.action, options.tags)
@@ -133,8 +144,7 @@ def import_(invocation: Invocation) -> int:
         if signal.getsignal(signum) == signal.SIG_DFL:
             signal.signal(signum, _end)
     recorded = importing.record(request, site, lambda play: _show(invocation, play))
-    zookeeper = getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS")
-    outcome = importing.make(recorded, site, table, found.release, zookeeper, options.action)
+    outcome = importing.make(recorded, site, table, found.release, given, options.action)
     refuse(outcome, options.tags)
     if options.adopt:
         outcome.emitted.files[ADOPTED] = adoption(outcome)
@@ -152,6 +162,16 @@ def import_(invocation: Invocation) -> int:
         print(f"removed {options.output / path}")
     _summarize(outcome, options.output)
     return 0
+
+
+def agent(text: str | None) -> object:
+    """`agent` of launch.yml. Raises BadUsage."""
+    value = {"host": text} if text and text.startswith("/") else text
+    reading = Reading(lambda text: text.text)
+    read_agent(reading, "agent", value)
+    if reading.issues:
+        raise BadUsage(f"--agent {text}: expected the name of an image, or the path of a directory")
+    return value
 
 
 def _end(signum: int, frame: FrameType | None) -> NoReturn:
