@@ -34,7 +34,7 @@ def test_another_directory_is_refused_before_anything_else(tmp_path: Path) -> No
 def test_what_is_no_agent_is_refused_before_the_recording(agent: str, tmp_path: Path) -> None:
     words = fake_ansible.make(tmp_path, inventory="exit 1")
     with pytest.raises(
-        BadUsage, match="--agent .*: expected the name of an image, or the path of a directory"
+        BadUsage, match=r"--agent .*: expected the name of an image, or the path of a directory"
     ):
         cli.run([*words, "--agent", agent])
 
