@@ -16,7 +16,7 @@ from tests.support.pins import versions
 
 
 class ImportedImages(Images):
-    """Those of Kolla that its Keystone needs, each with the agent as its CMD and nothing opened."""
+    """Those of Kolla that its Keystone needs, as it publishes them."""
 
     place = "imported-images"
     healthchecks = True
@@ -36,15 +36,7 @@ class ImportedImages(Images):
         "keystone-fernet": "keystone/keystone-fernet",
         "keystone-ssh": "keystone/keystone-ssh",
     }
-    services: Mapping[str, tuple[str, str]] = {
-        "haproxy": ("haproxy", "root"),
-        "memcached": ("memcached", "memcached"),
-        "mariadb-server": ("mysql", "mysql"),
-        "kolla-toolbox": ("ansible", "ansible"),
-        "keystone": ("keystone", "root"),
-        "keystone-fernet": ("keystone", "root"),
-        "keystone-ssh": ("keystone", "root"),
-    }
+    services: Mapping[str, tuple[str, str]] = {}  # The agent is mounted.
 
     def _complete(self, contexts: Path) -> None:
         super()._complete(contexts)

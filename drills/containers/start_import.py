@@ -12,7 +12,8 @@ adopted, and a generated container replaces each of them, over the same volumes.
 With --all it is kolla-ansible's default all-in-one, on a host of its own (`own_host.py`), until a server is
 ACTIVE. `WHOLE` below says what is left out.
 
-The quadlets are what `kolla_mesos_ctl manifests` makes. Differences from a real host: images from this
+The images are Kolla's own, and the agent is mounted into them. The quadlets are what `kolla_mesos_ctl
+manifests` makes. Differences from a real host: images from this
 machine, no systemd, lower limits of open files, and without --all no /dev and /run of the host in
 kolla_toolbox.
 """
@@ -37,6 +38,7 @@ from drills.containers.first_server import Cloud
 from drills.containers.imported import ImportedImages
 from drills.containers.whole import WholeImages
 from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory.container_settings import AGENT
 from kolla_mesos_start.ctl.manifests.model import FINAL
 from kolla_mesos_start.ctl.manifests.quadlet import AGAIN
 from tests import CHECKOUT
@@ -181,13 +183,16 @@ def imported(place: Path, what: Site) -> tuple[Path, Path]:
 
 
 def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE) -> None:
-    """Use the images and the limits of this machine."""
+    """Use the images and the limits of this machine, and make the agent."""
+    agent = launch.parent.parent / "agent"
+    subprocess.run((sys.executable, CHECKOUT / "bin" / "agent-directory", agent), check=True)
     content: dict[str, Any] = yaml.safe_load(launch.read_text())
+    content["agent"] = {"host": str(agent)}
     content["defaults"]["env"] = dict.fromkeys(
         ("KOLLA_PRIVATE_INTERFACE", "KOLLA_PUBLIC_INTERFACE"), what.interface
     )
     for service in content["services"].values():
-        service["image"] = images.closed(service["image"].rpartition("/")[2].partition(":")[0])
+        service["image"] = images.kolla(service["image"].rpartition("/")[2].partition(":")[0])
         if "limits" in service:
             service["limits"] = LIMITS
         for path in what.left_out:
@@ -297,7 +302,7 @@ def _unit_name(daemon: str) -> str:
 
 
 def _is_ready(container: Container) -> bool:
-    return container.exec("kolla_mesos_start", "health", "--ready").returncode == 0
+    return container.exec(f"{AGENT}/bin/kolla_mesos_start", "health", "--ready").returncode == 0
 
 
 def _ran(containers: Mapping[str, Container]) -> list[str]:

@@ -37,7 +37,6 @@ class RabbitImages(ImportedImages):
 
     place = "rabbitmq-images"
     dockerfiles: Mapping[str, str] = {"base": "base", "rabbitmq": "rabbitmq"}
-    services: Mapping[str, tuple[str, str]] = {"rabbitmq": ("rabbitmq", "rabbitmq")}
 
     def _complete(self, contexts: Path) -> None:
         base = contexts / "base" / "Dockerfile"

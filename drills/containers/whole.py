@@ -1,7 +1,6 @@
 """The images of kolla-ansible's all-in-one: all of Kolla's that can be built here, in a storage of their own.
 
-What lives here: what differs from `imported.py`. The agent is in Kolla's `base`, as `etc/kolla-build` puts it
-there, so all others have it. OpenStack is of the release that kolla-ansible deploys.
+What lives here: what differs from `imported.py`. OpenStack is of the release that kolla-ansible deploys.
 """
 
 from __future__ import annotations
@@ -13,19 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from drills.containers.imported import ImportedImages
-from tests import CHECKOUT
 from tests.containers.images import RECIPE as COMMON
-from tests.containers.images import agent_sources, archive, kolla_build, render
+from tests.containers.images import kolla_build, render
 from tests.examples.openstack import PIP, Say, python_for_keystone, run
-from tests.support import pins
 
 RECIPE = Path(__file__).with_name("whole")
-# The agent first, as the README beside it says.
-OVERRIDES = (
-    CHECKOUT / "etc" / "kolla-build" / "agent.j2",
-    COMMON / "override.j2",
-    RECIPE / "override.j2",
-)
+OVERRIDES = (COMMON / "override.j2", RECIPE / "override.j2")
 # PyPI's packages whose sources Kolla unpacks in an image.
 SOURCES = {
     "glance/glance-base": "glance",
@@ -48,7 +40,6 @@ class WholeImages(ImportedImages):
 
     place = "whole-images"
     requirements, constraints = RECIPE / "requirements.txt", RECIPE / "constraints.txt"
-    services: Mapping[str, tuple[str, str]] = {}  # Nothing is pasted.
     collections = (*ImportedImages.collections, "community/rabbitmq")
     dockerfiles: Mapping[str, str] = {
         **{name: name for name in ("base", "cron", "keepalived", "memcached", "mariadb-server", "rabbitmq")},
@@ -78,13 +69,8 @@ class WholeImages(ImportedImages):
 
     def __init__(self, cache: Path, say: Say) -> None:
         super().__init__(cache, say)
-        # The operator's tool is removed from the image.
-        sources = [path for path in agent_sources() if not {"ctl", "kolla_ansible"} & set(path.parts)]
-        files = (Path(__file__), *OVERRIDES, RECIPE / "repos.yaml", pins.AGENT, *sources)
+        files = (Path(__file__), *OVERRIDES, RECIPE / "repos.yaml")
         self._kolla += hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
-
-    def closed(self, name: str) -> str:
-        return self.kolla(name)
 
     def _make_kolla(self, directory: Path) -> None:
         self._say("making Debian's and Kolla's images (about 20 minutes)")
@@ -117,8 +103,6 @@ class WholeImages(ImportedImages):
 
     def _complete(self, contexts: Path) -> None:
         super()._complete(contexts)
-        shutil.copy(pins.AGENT, contexts / "base")
-        archive(contexts / "base" / "kolla_mesos_start-source.tar.gz")
         for place in PLUGINS:
             shutil.copy(contexts / "openstack-base" / "plugins-archive", contexts / place)
         pinned = dict(line.split("==") for line in self.constraints.read_text().splitlines())
