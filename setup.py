@@ -80,16 +80,16 @@ setup(
         ],
         # For bin/docs, with the extra `operator`.
         "docs": ["furo", "sphinx>=7"],
+        # For bin/release.
+        "release": ["build", "cyclonedx-python-lib", "packageurl-python", "packaging"],
         "test": [
             "check-jsonschema",
-            "cyclonedx-python-lib",
             "docutils",
             "furo",
             "hypothesis",
             "jsonschema",
             "kubernetes-validate",
             "mypy",
-            "packageurl-python",
             "packaging",
             "playwright",
             "podman-compose",

@@ -1,3 +1,3 @@
 """The startup agent of Kolla containers: waits, renders, bootstraps once, registers, execs."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -4,12 +4,16 @@
 
 Versions and hashes are those of etc/requirements, where pip accepts no others; the hashes of a component are
 those of its files, one for each Python and processor. Licences are what the packages say themselves. Python
-is the image's own.
+is the image's own. With SOURCE_DATE_EPOCH, its time and serial number are the same in each run.
 """
 
 from __future__ import annotations
 
+import os
+import time
+import uuid
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from importlib import metadata
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -42,7 +46,9 @@ def bill() -> Bom:
         purl=PackageURL("generic", name=AGENT, version=__version__),
         licenses=[LicenseFactory().make_from_string(metadata.metadata(AGENT)["License"])],
     )
-    bom = Bom()
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"{agent.purl} {seconds}"))
+    bom.metadata.timestamp = datetime.fromtimestamp(seconds, timezone.utc)
     bom.metadata.component = agent
     components: dict[str, Component] = {}
     _add(bom, agent, components, pinned)

@@ -26,9 +26,16 @@ AGENT = CHECKOUT / "etc" / "requirements" / "kolla_mesos_start.txt"
 OPERATOR = CHECKOUT / "etc" / "requirements" / "kolla_mesos_ctl.txt"
 TESTS = CHECKOUT / "tests" / "requirements.txt"
 DOCS = CHECKOUT / "docs" / "requirements.txt"
+RELEASE = CHECKOUT / "bin" / "requirements.txt"
 LOWEST = CHECKOUT / "tests" / "lowest.txt"
 # The extras of setup.py in each. The versions of the first are also those of the others.
-EXTRAS = {TESTS: ("operator", "test"), OPERATOR: ("operator",), AGENT: (), DOCS: ("operator", "docs")}
+EXTRAS = {
+    TESTS: ("operator", "release", "test"),
+    OPERATOR: ("operator",),
+    AGENT: (),
+    DOCS: ("operator", "docs"),
+    RELEASE: ("release",),
+}
 BUILDS = "setuptools"  # what builds the package itself
 # What the agent's tests need besides the agent's own packages, in the lowest versions of those.
 NEEDED = ("hypothesis", "pytest", "pytest-timeout", "PyYAML", "rich", "shtab")
