@@ -214,23 +214,7 @@ def test_the_snippet_says_what_it_costs(
     podman: Podman, images: Images, deployment: Deployment, measured: list[str]
 ) -> None:
     """Its figures are what is measured here: the size, and how much later a daemon starts."""
-    publish(
-        deployment,
-        "demo/nothing",
-        {"service": {"daemon": {"command": ["true"], "files": {"a": {"dest": "/tmp/a"}}}}},
-        files={"a": "{{ deployment_id }}"},
-    )
-    start = "KOLLA_RUN_DIR=/tmp/run-$i KOLLA_STATE_DIR=/tmp/state-$i kolla_mesos_start >/tmp/log 2>&1 || exit"
-    timed = f"for i in 1 2 3 4 5; do date +%s%N; {start}; date +%s%N; done"
-    environ = [f"--env={name}={value}" for name, value in deployment.environ("demo/nothing").items()]
-    told = podman.output(
-        images.agent("mariadb-server"), "sh", "-c", f"du -sk {HOME}; {timed}", options=environ
-    ).splitlines()
-    size = int(told[0].split()[0]) / 1000
-    times = [int(line) / 1e9 for line in told[1:]]
-    # Of several the quickest: whatever else the machine does can only add to it.
-    delay = min(end - begin for begin, end in zip(times[::2], times[1::2]))
-    assert len(times) == 10
+    size, delay = costs(podman, images.agent("mariadb-server"), deployment, HOME)
     measured.append(
         f"Dockerfile.snippet: {size:.1f} MB, a daemon starts {delay:.2f} s later (the quickest of 5)"
     )
@@ -238,3 +222,27 @@ def test_the_snippet_says_what_it_costs(
     assert claim is not None
     assert size < float(claim[1]) + 1
     assert delay < 5 * float(claim[2])
+
+
+def costs(
+    podman: Podman, image: str, deployment: Deployment, place: str, *options: str
+) -> tuple[float, float]:
+    """The megabytes of the agent at `place`, and the seconds of the quickest of five starts.
+
+    Whatever else the machine does can only add to them.
+    """
+    publish(
+        deployment,
+        "demo/nothing",
+        {"service": {"daemon": {"command": ["true"], "files": {"a": {"dest": "/tmp/a"}}}}},
+        files={"a": "{{ deployment_id }}"},
+    )
+    agent = f"{place}/bin/kolla_mesos_start"
+    start = f"KOLLA_RUN_DIR=/tmp/run-$i KOLLA_STATE_DIR=/tmp/state-$i {agent} >/tmp/log 2>&1 || exit"
+    timed = f"du -sk {place}; for i in 1 2 3 4 5; do date +%s%N; {start}; date +%s%N; done"
+    environ = [f"--env={name}={value}" for name, value in deployment.environ("demo/nothing").items()]
+    told = podman.output(image, "sh", "-c", timed, options=[*environ, *options]).splitlines()
+    times = [int(line) / 1e9 for line in told[1:]]
+    assert len(times) == 10
+    delay = min(end - begin for begin, end in zip(times[::2], times[1::2]))
+    return int(told[0].split()[0]) / 1000, delay
