@@ -52,6 +52,7 @@ from tests.support.waiting import eventually
 from tests.support.zookeeper import Server
 
 HOST = "ctl-1"
+MADE = CHECKOUT / ".cache" / "agent"
 ALL_UP = 1800  # seconds; both cores may be busy
 LIMITS = {"nofile": "16384:16384", "nproc": "1000:1000"}
 
@@ -134,6 +135,7 @@ def main() -> int:
     if options.all and own_host.INSIDE not in os.environ:
         environment(print)
         quadlet_generator()
+        make_agent()
         return own_host.enter(HOST, what.address, (sys.executable, "-m", __spec__.name, *sys.argv[1:]))
     with tempfile.TemporaryDirectory(prefix="import-") as name:
         place = Path(name)
@@ -183,11 +185,11 @@ def imported(place: Path, what: Site) -> tuple[Path, Path]:
 
 
 def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE) -> None:
-    """Use the images and the limits of this machine, and make the agent."""
-    agent = launch.parent.parent / "agent"
-    subprocess.run((sys.executable, CHECKOUT / "bin" / "agent-directory", agent), check=True)
+    """Use the images, the agent and the limits of this machine."""
+    if own_host.INSIDE not in os.environ:  # There, packages can't be downloaded.
+        make_agent()
     content: dict[str, Any] = yaml.safe_load(launch.read_text())
-    content["agent"] = {"host": str(agent)}
+    content["agent"] = {"host": str(MADE)}
     content["defaults"]["env"] = dict.fromkeys(
         ("KOLLA_PRIVATE_INTERFACE", "KOLLA_PUBLIC_INTERFACE"), what.interface
     )
@@ -198,6 +200,11 @@ def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE) -> None:
         for path in what.left_out:
             service["volumes"].pop(path, None)
     launch.write_text(yaml.safe_dump(content))
+
+
+def make_agent() -> None:
+    """Make the directory that is mounted."""
+    subprocess.run((sys.executable, CHECKOUT / "bin" / "agent-directory", MADE), check=True)
 
 
 def start(
