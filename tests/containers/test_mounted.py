@@ -22,6 +22,7 @@ from tests.containers.test_compose import compose
 from tests.containers.test_hard_conditions import NO_RIGHTS
 from tests.containers.test_images import HOME, costs
 from tests.containers.test_with_kolla_start import kolla_config
+from tests.support import pythons
 from tests.support.launching import directory as keystone
 from tests.support.launching import free_ports
 from tests.support.waiting import eventually
@@ -164,6 +165,27 @@ def test_an_image_that_the_agent_cannot_run_in_is_named(directory: Path, change:
     done = subprocess.run([sys.executable, "-ISc", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.startswith(f"kolla_mesos_start can't run in this image: {why}")
+
+
+# Everything that a start, a guard, a registrar or a probe may import.
+IMPORT_ALL = """\
+import importlib, pathlib, sys
+library = pathlib.Path(sys.argv[1])
+sys.path[:0] = [str(library), str(library / sys.implementation._multiarch.partition("-")[0])]
+for path in sorted((library / "kolla_mesos_start").rglob("*.py")):
+    importlib.import_module(".".join(path.relative_to(library).with_suffix("").parts))
+import psutil
+assert psutil.__file__.startswith(sys.path[1]), psutil.__file__
+"""
+
+
+@pytest.mark.parametrize("python", pythons.found(), ids=lambda each: each.version)
+def test_every_python_takes_it(python: pythons.Python, directory: Path) -> None:
+    for words in (
+        ["-c", IMPORT_ALL, f"{directory}/lib"],
+        [f"{directory}/bin/kolla_mesos_start", "--version"],
+    ):
+        subprocess.run([python.program, "-ISB", *words], check=True, timeout=60)
 
 
 def test_the_same_input_makes_the_same_bytes(directory: Path, tmp_path: Path) -> None:
