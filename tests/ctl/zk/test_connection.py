@@ -234,7 +234,7 @@ def test_parents_may_have_acls_that_fill_many_requests(deployment: Deployment, c
     """Those of `acl.yml` name every service, whatever KOLLA_ZK_ACL says."""
     own = {"KOLLA_APP_ID": f"/{deployment.id}/tool", "KOLLA_SYSTEM_PREFIX": deployment.prefix}
     client, status = connect(deployment.hosts, **own), f"{deployment.path}/status"
-    client.plan = Plan("world:anyone", {f"a/{number}": f"digest:a:{number:060}" for number in range(90)})
+    client.use_plan(Plan("world:anyone", {f"a/{number}": f"digest:a:{number:060}" for number in range(90)}))
     paths = [f"{status}/host{number}/x" for number in range(220)]
     made = connection.create_parents(client, paths)
     assert len(made) == 221
