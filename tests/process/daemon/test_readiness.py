@@ -303,6 +303,28 @@ def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> No
     thread.join()
 
 
+def test_a_name_that_is_being_resolved_blocks_nothing(
+    web: HTTPServer, loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer, real = tmp_path / "answer", socket.getaddrinfo
+
+    def slow(host: bytes, port: int, **more: Any) -> Any:
+        if not more.get("flags"):
+            eventually(answer.exists, "the name server answers", seconds=TIMEOUT)
+            host = b"127.0.0.1"
+        return real(host, port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    url = f"http://web.example:{web.server_port}/200"
+    readiness = Readiness(Ready("http", url, 10, TIMEOUT, 3), lambda: http(url), now())
+    loop.add(readiness)
+    loop.wait(lambda: False, now() + 0.1)
+    assert (readiness.ready, readiness.reason) == (False, "")
+    answer.touch()
+    loop.wait(lambda: readiness.ready, now() + TIMEOUT)
+    assert readiness.ready
+
+
 HEADERS = b"Server: x\r\nConnection: keep-alive\r\n\r\n"
 OK, BUSY = b"HTTP/1.1 200 OK\r\n" + HEADERS, b"HTTP/1.1 503 Busy\r\n" + HEADERS
 
