@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import py_compile
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,16 @@ from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.loop import Loop, now
-from tests.support.guarded import HANDSHAKE_TIMEOUT, PATH, PATIENT_BOOT, SLEEP, TREES, lives, state
+from tests.support.guarded import (
+    HANDSHAKE_TIMEOUT,
+    PATH,
+    PATIENT_BOOT,
+    SLEEP,
+    TREES,
+    lives,
+    read_output,
+    state,
+)
 from tests.support.waiting import eventually
 
 PR_GET_CHILD_SUBREAPER = 37
@@ -62,18 +69,12 @@ class Agent:
         self.process = subprocess.Popen([*wrapped, sys.executable, "-c", code], stdout=stdout)
         os.close(stdout)
         self.pid = self.process.pid
-        self.text = ""
+        self.text = b""
 
     def read(self, until: Callable[[str], object] = lambda text: False) -> str:
         """The output so far, when `until` is true of it, or when no process can write any more."""
-        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
-        while not until(self.text):
-            assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
-            data = os.read(self.output, 65536)
-            if not data:
-                break
-            self.text += data.decode()
-        return self.text
+        self.text = read_output(self.output, self.text, lambda text: until(text.decode()))
+        return self.text.decode()
 
     def guard(self) -> int:
         """The pid of its guard."""
