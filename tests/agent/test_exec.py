@@ -562,42 +562,6 @@ def test_a_finished_task_exits_or_stays(
     assert not (agent.directory / "termination-log").exists()
 
 
-def test_a_second_agent_in_one_run_directory_is_refused(
-    deployment: Deployment, containers: Containers, zk: KazooClient
-) -> None:
-    """By the variable's name; the first one does not notice."""
-    notifies = (
-        "import os, socket, time\n"
-        "while not os.path.exists('../go'): time.sleep(0.01)\n"
-        "notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
-        "notify.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
-        "time.sleep(1000)\n"
-    )
-    daemon = {"daemon": {"command": [sys.executable, "-c", notifies], "ready": {"notify": True}}}
-    wait = {"wait": {"command": "until test -e ../go; do sleep 0.01; done"}}
-    publish(deployment, "infra/runs", {"service": daemon})
-    publish(deployment, "infra/waits", {"service": daemon, "commands": wait})
-    services, stages = ("infra/runs", "infra/waits"), ("starting ", "bootstrapping ")
-    firsts = [containers.start(service) for service in services]
-    eventually(
-        lambda: all(first.state.startswith(stage) for first, stage in zip(firsts, stages)), "both are there"
-    )
-    seconds = [
-        containers.start(service, KOLLA_RUN_DIR=str(first.directory / "run"))
-        for service, first in zip(services, firsts)
-    ]
-    for second in seconds:
-        assert second.ends() == 64
-        assert second.ending["stage"] == "environment"
-        assert "KOLLA_RUN_DIR" in second.ending["reason"]
-        assert "another agent runs here" in second.ending["reason"]
-    assert all(first.state.startswith(stage) for first, stage in zip(firsts, stages))
-    (containers.directory / "go").touch()
-    for service, first in zip(services, firsts):
-        Site(deployment, zk, service).await_instances(1)
-        assert first.health("--ready").returncode == 0
-
-
 # -- what the container refuses --------------------------------------------------------------------------
 
 

@@ -247,19 +247,6 @@ def test_kill_9_of_the_whole_group_of_the_agent_ends_its_command(agents: list[Ag
     eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "all have ended")
 
 
-def test_the_command_of_a_stopped_agent_is_killed_at_its_deadline(agents: list[Agent]) -> None:
-    """It extends nothing; when it continues, it learns that the command was killed."""
-    script, count = TREES["double fork and setsid"]
-    agents.append(agent := Agent(RUN.format(script=script, seconds=1.0)))
-    pids = agent.pids(count)
-    os.kill(agent.pid, signal.SIGSTOP)
-    eventually(lambda: not any(map(lives, pids)), "the command is killed", seconds=HANDSHAKE_TIMEOUT)
-    assert state(agent.pid) == "T"
-    assert lives(agent.guard())
-    os.kill(agent.pid, signal.SIGCONT)
-    assert agent.read().endswith("137 deadline\n")
-
-
 def test_a_whole_container_that_continues_after_its_deadline(agents: list[Agent]) -> None:
     """Agent, guard and command are stopped and continued together: the command is killed at once."""
     agents.append(agent := Agent(RUN.format(script=SLEEP, seconds=3.0)))
