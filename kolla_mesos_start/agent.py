@@ -33,7 +33,7 @@ from kolla_mesos_start.health import PRIVATE, StateFile
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import hide_memory, reap, signal_name
-from kolla_mesos_start.report import Report, facts_of
+from kolla_mesos_start.report import Report, constants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Agent:
             except (BadDefinition, CannotRender):
                 self.tree.raise_if_changed()  # The old definition may need what was removed.
                 raise
-            self.report.renew(self._facts(prepared))
+            self.report.renew(self._constants(prepared))
             if command.is_daemon:
                 self._check_generation()
                 self._become_daemon(prepared, candidacy, result)
@@ -427,7 +427,7 @@ class Agent:
         self.stage, tree = "exec", self.tree
         latest = tree.client.watches.results.get(data_of(tree.znodes.definition))
         # The one that was read may have had no list yet. Without any, the exec never waits for ZooKeeper.
-        newer = latest.data if latest and latest.stat.mzxid != tree.definition else b""
+        newer = latest.data if latest and latest.stat.mzxid != tree.definition_zxid else b""
         if tree.graph.daemon and (tree.graph.daemon.generations or b'"generations"' in newer):
             from kolla_mesos_start.daemon.launch import check_generation
 
@@ -468,13 +468,13 @@ class Agent:
                 log.info("%s; the task had finished", stopped.reason)
         return 0
 
-    def _facts(self, prepared: Prepared) -> bytes:
+    def _constants(self, prepared: Prepared) -> bytes:
         """What the container's znode shows once a command is rendered."""
         # Its registrar watches what the files were rendered from.
         settings, tree = self.settings, self.tree
         follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
-        shown = (settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs)
-        return facts_of(*shown, prepared.read, follows)
+        shown = (settings.host, tree.definition_zxid, tree.graph.digest, settings.generation, settings.logs)
+        return constants(*shown, prepared.read, follows)
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -33,6 +33,11 @@ CONTROLS = {
 }
 
 
+def printable(text: str) -> str:
+    """Text of others that is safe to show: it can't end a line or move a cursor."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 class Output:
     """The log of this process: its descriptor, lowest level and format.
 

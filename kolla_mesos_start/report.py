@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.records import NamedTuple
 
@@ -38,7 +39,7 @@ class StatusZnode(NamedTuple):
     """
 
     path: str
-    facts: bytes
+    constants: bytes
     write_after: float
 
 
@@ -52,7 +53,7 @@ class Report:
         self._command, self._reason = command, ""
         self._fields: dict[str, str | Mapping[str, str]] = {}
         self._since = time.time()
-        self._facts = b""
+        self._constants = b""
         self._ephemeral: Ephemeral | None = None
 
     def write(
@@ -89,7 +90,7 @@ class Report:
         if self._ephemeral is None:
             self._ephemeral = ephemerals.keep(shown.path, b"")
             self._ephemeral.interval, self._ephemeral.write_after = INTERVAL, shown.write_after
-        self._facts = shown.facts
+        self._constants = shown.constants
         self._ephemeral.data = self._text()
         return self._ephemeral
 
@@ -101,9 +102,9 @@ class Report:
         shown.write_after = 0.0
         return False
 
-    def renew(self, facts: bytes) -> None:
+    def renew(self, constants: bytes) -> None:
         """Replace the constant fields."""
-        self._facts = facts
+        self._constants = constants
         if self._ephemeral:
             self._ephemeral.data = self._text()
 
@@ -116,11 +117,11 @@ class Report:
     @property
     def shown(self) -> StatusZnode:
         """What another process needs to continue the report."""
-        return StatusZnode(self.ephemeral.path, self._facts, self.ephemeral.write_after)
+        return StatusZnode(self.ephemeral.path, self._constants, self.ephemeral.write_after)
 
     def _text(self) -> bytes:
         return with_texts(
-            self._facts,
+            self._constants,
             state=self._stage,
             command=self._command or None,
             reason=self._reason,
@@ -130,15 +131,15 @@ class Report:
 
 
 def status_znode(
-    host: str, definition: int, digest: str, generation: str | None, logs: str | None, path: str
+    host: str, definition_zxid: int, digest: str, generation: str | None, logs: str | None, path: str
 ) -> StatusZnode:
-    """The znode of a container that has rendered nothing yet; for the arguments see `facts_of`."""
-    return StatusZnode(path, facts_of(host, definition, digest, generation, logs), now() + FIRST)
+    """The znode of a container that has rendered nothing yet; for the arguments see `constants`."""
+    return StatusZnode(path, constants(host, definition_zxid, digest, generation, logs), now() + FIRST)
 
 
-def facts_of(
+def constants(
     host: str,
-    definition: int,
+    definition_zxid: int,
     digest: str,
     generation: str | None,
     logs: str | None,
@@ -147,23 +148,23 @@ def facts_of(
 ) -> bytes:
     """The constant fields of a container's znode.
 
-    `definition` is the mzxid of its definition, `digest` its graph's, `generation` its image's. `logs`: how
+    `definition_zxid` is its definition's mzxid, `digest` its graph's, `generation` its image's. `logs`: how
     to read its log. `read`: its files include every change up to this zxid; None: it has rendered nothing
     yet. `follows`: the files of its daemon are refreshed after a change.
     """
     import json
 
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "host": host,
-        "definition": f"{definition:#x}",
+        "definition": f"{definition_zxid:#x}",
         "digest": digest,
         "generation": generation,
         "read": None if read is None else f"{read:#x}",
         "follows": follows,
     }
     if logs:
-        facts["logs"] = logs
-    return json.dumps(facts).encode()
+        fields["logs"] = logs
+    return json.dumps(fields).encode()
 
 
 def utc(epoch: float) -> str:
@@ -186,5 +187,4 @@ def _quoted(text: str | Mapping[str, str] | None) -> bytes:
         return b"null"
     if not isinstance(text, str):
         return b"{%s}" % _members(text)
-    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
-    return b'"%s"' % shown.replace("\\", "\\\\").replace('"', '\\"').encode()
+    return b'"%s"' % printable(text).replace("\\", "\\\\").replace('"', '\\"').encode()

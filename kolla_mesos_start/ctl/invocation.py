@@ -23,7 +23,7 @@ from rich.text import Text
 from kolla_mesos_start import settings
 from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.source import Source
-from kolla_mesos_start.ctl.text import NotThere, existing, printable
+from kolla_mesos_start.ctl.text import NotThere, escaped, existing
 from kolla_mesos_start.ctl.zk import connection
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.definition.strings import bad_segment
@@ -69,11 +69,11 @@ class OutputConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Called for everything that is printed."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+            yield segment if segment.control else Segment(escaped(segment.text), segment.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Called for a string: Text would drop some control characters."""
-        return super().render_str(printable(text), **options)
+        return super().render_str(escaped(text), **options)
 
     def on_broken_pipe(self) -> None:
         """Called while the error is handled. Leave it to `main`: rich would exit with a status of its own."""
@@ -96,7 +96,7 @@ class Line(NamedTuple):
     def folded(self, width: int) -> Text:
         """The line folded to the width; the continuation lines are indented to where `rest` begins."""
         indent = min(len(self.text), width * 9 // 10)
-        folded = textwrap.wrap(printable(self.rest), max(width - indent, 1), break_on_hyphens=False)
+        folded = textwrap.wrap(escaped(self.rest), max(width - indent, 1), break_on_hyphens=False)
         if len(folded) < 2:
             return self.whole()
         return Text.assemble((self.text, self.style), f"\n{' ' * indent}".join(folded))
@@ -104,7 +104,7 @@ class Line(NamedTuple):
     def whole(self) -> Text:
         """The whole line, for a file or a pipe."""
         text = self.text if self.rest else self.text.rstrip()
-        return Text.assemble((printable(text), self.style), printable(self.rest))
+        return Text.assemble((escaped(text), self.style), escaped(self.rest))
 
 
 def joined(lines: Iterable[Text]) -> Text:

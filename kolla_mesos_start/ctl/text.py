@@ -17,12 +17,12 @@ from typing import Any, TextIO, cast
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.log import CONTROLS
 
-# What a container, a program or another user wrote passes through `printable`, whatever prints it: `print`
+# What a container, a program or another user wrote passes through `escaped`, whatever prints it: `print`
 # writes to a PrintableStream, and rich to the OutputConsole of `invocation`.
 SHOWN_AS = {code: shown for code, shown in CONTROLS.items() if chr(code) not in "\n\t"}
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """The text with its control characters written as `repr` does; lines and tabs stay."""
     return text if text.isprintable() else text.translate(SHOWN_AS)
 
@@ -34,7 +34,7 @@ class PrintableStream:
         self.rich_proxied_file = stream  # A console of rich writes to what has this name.
 
     def write(self, text: str) -> int:
-        return self.rich_proxied_file.write(printable(text))
+        return self.rich_proxied_file.write(escaped(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)

@@ -77,7 +77,7 @@ class Refreshed(NamedTuple):
     """The result of a refresh. `seen` and `listed`: see Refreshing. `failure`: why it failed, or empty text.
 
     `written`: the files that have changed. `note`: why others have not, or why the daemon needs a restart
-    (`needs_restart`). `facts`: see report.StatusZnode; empty if they are as before.
+    (`needs_restart`). `constants`: see report.StatusZnode; empty if they are as before.
     `kind` and `signal`: how to notify the daemon (see OnChange); empty if there is nothing to notify it of.
     `digests`: of its files now.
     """
@@ -87,7 +87,7 @@ class Refreshed(NamedTuple):
     listed: Mapping[str, Sequence[str]] = MappingProxyType({})
     written: Sequence[str] = ()
     note: str = ""
-    facts: bytes = b""
+    constants: bytes = b""
     kind: str = ""
     signal: str = ""
     needs_restart: bool = False
@@ -98,7 +98,7 @@ class Handoff(NamedTuple):
     """Everything that the registrar needs, in plain types for marshal.
 
     `servers` are the arguments of session.Servers, `session` its id, password, zxid and timeout in seconds.
-    `registration` is a Registration, `container` a report.StatusZnode, `check` a readiness.Check,
+    `registration` is a Registration, `container` a report.StatusZnode, `check` a definition.ready.Ready,
     `check_ids` (uid, gid, groups) or None, `refreshing` a Refreshing or None, `stopping` a Stopping or None,
     `election` an election.records.Membership or None. `service` is its name in `ps`, `command` the daemon's
     path in its definition. `addresses` are this host's, for checks of a port. `environ`: the agent's whole

@@ -47,7 +47,7 @@ def register(
     ephemerals.parents = [(znodes.containers, b"")]
     path = f"{znodes.containers}/{member}"
     shown = status_znode(
-        settings.host, tree.definition, tree.graph.digest, settings.generation, settings.logs, path
+        settings.host, tree.definition_zxid, tree.graph.digest, settings.generation, settings.logs, path
     )
     report.show(ephemerals, shown)
     if tree.graph.daemon is None:

@@ -19,8 +19,8 @@ from kolla_mesos_start.zookeeper.connect import Task
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
+    from kolla_mesos_start.definition.ready import Ready
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Steps
 
@@ -35,22 +35,6 @@ GROWTH, GROWTH_COMMAND = (0.02, 0.25), (0.1, 0.5)
 INTERVAL_UNCONFIRMED = 0.25  # seconds between checks until a daemon has passed one after a refresh
 
 # -- rules ------------------------------------------------------------------------------------------
-
-
-class Check(NamedTuple):
-    """How readiness is checked: `kind` is default, notify, alive, tcp, http or command.
-
-    `value`: seconds for alive, the port for tcp, the URL for http, argv for command. `interval` and
-    `timeout` are seconds; after `fall` failures in a row the daemon is no longer ready. `program`: the
-    program of a command, if messages may name it.
-    """
-
-    kind: str
-    value: Any
-    interval: float
-    timeout: float
-    fall: int
-    program: str | None = None
 
 
 class Notified(NamedTuple):
@@ -80,7 +64,7 @@ def notified_by(before: Notified, datagram: bytes) -> Notified:
     return before
 
 
-def is_ready(check: Check, notified: Notified, passes: bool, age: float, before: bool) -> bool:
+def is_ready(check: Ready, notified: Notified, passes: bool, age: float, before: bool) -> bool:
     """Whether the daemon is ready now; `age` is in seconds, `before`: whether it was ready until now.
 
     `passes`: a check has passed, and not `fall` in a row have failed since.
@@ -97,7 +81,7 @@ def is_ready(check: Check, notified: Notified, passes: bool, age: float, before:
     return passes
 
 
-def pause(check: Check, ready: bool, age: float) -> float:
+def pause(check: Ready, ready: bool, age: float) -> float:
     """Seconds until the next check of a daemon of this `age`.
 
     Others wait for a daemon that is not ready, so it is checked often at first. The interval grows with its
@@ -109,7 +93,8 @@ def pause(check: Check, ready: bool, age: float) -> float:
     return min(max(first, share * age), max(min(check.interval, MAX_INTERVAL_UNREADY), MIN_INTERVAL))
 
 
-def _age(check: Check) -> float:
+def _age(check: Ready) -> float:
+    assert not isinstance(check.value, tuple)
     return ALIVE if check.value is None else float(check.value)
 
 
@@ -126,7 +111,7 @@ class CommandCheck:
         ids: tuple[int, int, Sequence[int]] | None,
         program: str | None = None,
     ) -> None:
-        """`ids`: the uid, the gid and the supplementary groups to run as; `program`: see Check."""
+        """`ids`: the uid, the gid and the supplementary groups to run as; `program`: see Ready."""
         self._argv, self._env, self._ids, self._program = argv, env, ids, program
         self.child: Child | None = None
 
@@ -146,7 +131,7 @@ class CommandCheck:
         return (yield from child.run())
 
 
-def _name(check: Check) -> str:
+def _name(check: Ready) -> str:
     """The name of the check in messages. Only the port of a URL: the rest may contain a secret."""
     if check.kind == "tcp":
         return f"check tcp port {check.value}: "
@@ -154,7 +139,7 @@ def _name(check: Check) -> str:
         from urllib.parse import urlsplit
 
         with contextlib.suppress(ValueError):  # Not a URL; the check itself reports that.
-            parts = urlsplit(check.value)
+            parts = urlsplit(str(check.value))
             return f"check http port {parts.port or (443 if parts.scheme == 'https' else 80)}: "
     return f"check {check.kind}: "
 
@@ -168,7 +153,7 @@ class Readiness:
     `start` is when the process `daemon` was started (`loop.now`). `announced_stop`: it has sent STOPPING=1.
     """
 
-    def __init__(self, check: Check, probe: Probe | None, start: float, daemon: int = 0) -> None:
+    def __init__(self, check: Ready, probe: Probe | None, start: float, daemon: int = 0) -> None:
         self.ready = self._would_be = self._is_stopped = False
         self._daemon = daemon
         self._failure = ""

@@ -16,7 +16,7 @@ from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.place import place, restore
 from kolla_mesos_start.processes import PR_SET_PDEATHSIG, prctl
-from kolla_mesos_start.report import facts_of
+from kolla_mesos_start.report import constants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def refresh(
         listed=prepared.listed,
         written=[content.name for content in placed],
         note="; ".join([*kept, *([] if is_same else [CHANGED])]),
-        facts=facts_of(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
+        constants=constants(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
         needs_restart=not is_same,

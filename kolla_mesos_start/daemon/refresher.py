@@ -250,8 +250,8 @@ class Refresher:
         else:
             self._order = self._order._replace(listed=found.listed)
             self._note, self._needs_restart = found.note, found.needs_restart
-            if found.facts:
-                self._registrar.reporter.report.renew(found.facts)
+            if found.constants:
+                self._registrar.reporter.report.renew(found.constants)
         changed = {key for key, zxid in self._known.items() if before.get(key, -1) != zxid}
         unsure, self._unsure = self._unsure, set()
         for key in (changed | unsure) & self._known.keys():

@@ -14,7 +14,8 @@ import time
 
 from kolla_mesos_start.daemon.handoff import Refreshing, Stopping
 from kolla_mesos_start.daemon.notify_socket import Manager, NotifySocket, Senders
-from kolla_mesos_start.daemon.readiness import Check, CommandCheck, Readiness
+from kolla_mesos_start.daemon.readiness import CommandCheck, Readiness
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.errors import AgentError, CannotWrite, TooLarge
 from kolla_mesos_start.health import StateFile
 from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
@@ -58,7 +59,7 @@ class Registrar:
         )
         self.session.on_fault(_warn_of_fault)
         self.presence = Presence(self.session, Registration(*handoff.registration))
-        self._check, self._probe = Check(*handoff.check), _probe(handoff)
+        self._check, self._probe = Ready(*handoff.check), _probe(handoff)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
         self.readiness = Readiness(self._check, self._probe, self._started, handoff.daemon)
         report = Report(StateFile.inherit(handoff.run_dir, handoff.lock_fd), handoff.command)
@@ -364,6 +365,6 @@ def _probe(handoff: Handoff) -> Probe | None:
     if kind == "http":
         return lambda: http(value)
     if kind == "command":
-        program = Check(*handoff.check).program
+        program = Ready(*handoff.check).program
         return CommandCheck(value, dict(handoff.check_env), handoff.check_ids, program)
     return None

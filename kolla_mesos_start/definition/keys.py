@@ -27,8 +27,8 @@ from kolla_mesos_start.definition.model import (
     Graph,
     Members,
     OnChange,
-    Ready,
 )
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.definition.strings import (
     ANY,
     DAEMON,

@@ -10,7 +10,8 @@ from kolla_mesos_start.errors import BadDefinition, Issue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kolla_mesos_start.definition.model import BeforeStop, Command, File, OnChange, Ready
+    from kolla_mesos_start.definition.model import BeforeStop, Command, File, OnChange
+    from kolla_mesos_start.definition.ready import Ready
     from kolla_mesos_start.definition.strings import Render
 
 

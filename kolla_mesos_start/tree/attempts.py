@@ -178,7 +178,7 @@ class Attempts:
         )
         if is_done:
             raise Lost(f"{command.path} was done meanwhile")
-        if states.superseded_by(command, self._znodes, view, self._tree.definition):
+        if states.superseded_by(command, self._znodes, view, self._tree.definition_zxid):
             raise Lost(f"{command.path} was done by a newer definition meanwhile")
         return floor  # type: ignore[no-any-return]
 
@@ -231,7 +231,7 @@ class Attempts:
         ]
         if detail.state == DONE and command.generation is not None:
             mark = at.generation(command.generation)
-            data = states.encode_mark(claim.token, self._tree.definition)
+            data = states.encode_mark(claim.token, self._tree.definition_zxid)
             marked = self._client.read([mark])[mark] is not None  # Created by hand.
             operations.append(SetData(mark, data, -1) if marked else self._client.creation(mark, data))
         # A command that runs once on each host shows its state in `global` too, another one its success here.

@@ -12,6 +12,7 @@ import socket
 from functools import lru_cache
 
 from kolla_mesos_start.addresses import is_host, is_ip, is_port
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -78,11 +79,6 @@ def decode_leniently(data: bytes, limit: int) -> dict[str, Any]:
         return decode(data, {}, limit, lambda name: ANYTHING)
     except Invalid:
         return {}
-
-
-def printable(text: str) -> str:
-    """Text of another container that is safe to show: it can't end a line or move a cursor."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 # -- the mark of the last publication ------------------------------------------------------------------

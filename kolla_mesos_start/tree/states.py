@@ -10,6 +10,7 @@ from itertools import islice
 
 from kolla_mesos_start.definition.model import Dependency, External, Members
 from kolla_mesos_start.definition.strings import ANY, GLOBAL, bad_service
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.records import NamedTuple
 from kolla_mesos_start.tree.codec import (
     NO_SESSION,
@@ -22,7 +23,6 @@ from kolla_mesos_start.tree.codec import (
     member,
     why_left_out,
 )
-from kolla_mesos_start.tree.codec import printable as printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class Unmet(NamedTuple):
 class Mark(NamedTuple):
     """The record that a one-time command is done for one generation.
 
-    `name` is the path of its znode, `token` the zxid of the attempt's claim, `definition` the mzxid of the
-    definition that was used.
+    `name` is the path of its znode, `token` the zxid of the attempt's claim, `definition_zxid` the mzxid of
+    the definition that was used.
     """
 
     name: str
     token: int
-    definition: int
+    definition_zxid: int
 
 
 # For a long-running command without a time limit.
@@ -195,16 +195,16 @@ def decode_mark(name: str, znode: Znode | None) -> Mark:
     """The mark that `encode_mark` wrote; an invalid one counts as older than all others."""
     data = znode.data if znode and len(znode.data) <= MAX_MARK else b""
     try:
-        number, definition = (int(word) for word in data.split())
+        number, zxid = (int(word) for word in data.split())
     except ValueError:
-        number, definition = 0, 0
-    if znode is not None and definition > znode.stat.mzxid:
-        definition = 0  # From another ensemble: this one had a smaller zxid when the mark was written.
-    return Mark(name, number, definition)
+        number, zxid = 0, 0
+    if znode is not None and zxid > znode.stat.mzxid:
+        zxid = 0  # From another ensemble: this one had a smaller zxid when the mark was written.
+    return Mark(name, number, zxid)
 
 
-def encode_mark(token: int, definition: int) -> bytes:
-    return b"%d %d" % (token, definition)
+def encode_mark(token: int, definition_zxid: int) -> bytes:
+    return b"%d %d" % (token, definition_zxid)
 
 
 def state_of(view: View, path: str) -> tuple[str | None, float | None]:
@@ -328,7 +328,7 @@ def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
 
 
 class Registered(NamedTuple):
-    """The facts of another container; `generation` is its image's, None if it has none."""
+    """What another container has written; `generation` is its image's, None if it has none."""
 
     host: str
     generation: str | None
@@ -336,8 +336,8 @@ class Registered(NamedTuple):
 
 def decode_registered(znode: Znode | None) -> Registered:
     """The content of a ready instance or a container's znode; invalid data has no generation."""
-    facts = decode_leniently(znode.data, MAX_REGISTERED) if znode else {}
-    host, generation = facts.get("host"), facts.get("generation")
+    fields = decode_leniently(znode.data, MAX_REGISTERED) if znode else {}
+    host, generation = fields.get("host"), fields.get("generation")
     return Registered(
         printable(host) if isinstance(host, str) and host else "an unknown host",
         generation if is_text(generation) else None,
@@ -361,15 +361,15 @@ def is_done(command: Command, znodes: Znodes, view: View) -> bool:
     return at.generation(command.generation).rpartition("/")[2] in view.names(at.generations)
 
 
-def superseded_by(command: Command, znodes: Znodes, view: View, definition: int) -> Mark | None:
-    """The newest mark, if it was made from a definition newer than `definition` (an mzxid).
+def superseded_by(command: Command, znodes: Znodes, view: View, definition_zxid: int) -> Mark | None:
+    """The newest mark, if it was made from a definition newer than `definition_zxid`.
 
     A replica that was stopped for a while must not run an old migration after a new one.
     """
     if command.generation is None:
         return None
     newest = newest_mark(once_znodes(command, znodes), view)
-    return newest if newest is not None and newest.definition > definition else None
+    return newest if newest is not None and newest.definition_zxid > definition_zxid else None
 
 
 def newest_mark(at: CommandZnodes, view: View) -> Mark | None:

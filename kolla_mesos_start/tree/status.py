@@ -10,11 +10,11 @@ from types import MappingProxyType
 
 from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, LOCAL
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.log import Logger
+from kolla_mesos_start.log import Logger, printable
 from kolla_mesos_start.report import utc, with_texts
 from kolla_mesos_start.tree.codec import decode_leniently
 from kolla_mesos_start.tree.published import Changed, stamp
-from kolla_mesos_start.tree.states import WAITING, printable
+from kolla_mesos_start.tree.states import WAITING
 from kolla_mesos_start.zookeeper.client import Refused
 from kolla_mesos_start.zookeeper.view import data_of
 from kolla_mesos_start.zookeeper.wire import OUTAGE, BadVersionError, GetData, NoNodeError, SetData
@@ -42,8 +42,8 @@ STAGES = ("read", "register", "wait", "render", "bootstrap", "exec", "passed")
 class StatusTree:
     """The status of one service on one host.
 
-    The graph was read from the definition with the mzxid `definition`, and from all znodes in `stamps`: their
-    versions and mzxids then.
+    The graph was read from the definition with the mzxid `definition_zxid`, and from all znodes in `stamps`:
+    their versions and mzxids then.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class StatusTree:
         client: Client,
         znodes: Znodes,
         graph: Graph,
-        definition: int,
+        definition_zxid: int,
         stamps: Mapping[str, Stamp | None],
     ) -> None:
         self.client, self.znodes, self.graph = client, znodes, graph
-        self.definition, self.stamps = definition, stamps
+        self.definition_zxid, self.stamps = definition_zxid, stamps
 
     def changed(self) -> str | None:
         """The path of a znode that has changed since the graph was read from it, or None."""

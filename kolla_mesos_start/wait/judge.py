@@ -57,13 +57,13 @@ class Blocked(NamedTuple):
 class Progress(NamedTuple):
     """What this container knows besides the znodes.
 
-    `own`: the commands of its definition; `passed`: those that it has behind it. `definition`: a zxid.
-    `image`: the generation of the code in its image, if known. `published`: see `states.unmet`.
+    `own`: the commands of its definition; `passed`: those that it has behind it. `definition_zxid`: its
+    mzxid. `image`: the generation of the code in its image, if known. `published`: see `states.unmet`.
     """
 
     own: frozenset[str]
     passed: frozenset[str]
-    definition: int
+    definition_zxid: int
     image: str | None
     answers: Mapping[External, Answer]
     published: Callable[[Dependency], str | None] = lambda dependency: None
@@ -106,7 +106,7 @@ def _decide_once(
     view.noted |= {data_of(at.detail), data_of(znodes.token_floor)}  # For the claim.
     if states.is_done(command, znodes, view):
         return Runnable(command)
-    if states.superseded_by(command, znodes, view, progress.definition) is not None:
+    if states.superseded_by(command, znodes, view, progress.definition_zxid) is not None:
         return Blocked(command, (), SUPERSEDED)
     if command.generation is None or progress.image in (None, command.generation):
         return None

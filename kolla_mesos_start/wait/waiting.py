@@ -62,7 +62,7 @@ class Waiting:
         self._pending = list(tree.graph.commands)
         self._daemon = tree.graph.daemon
         own = frozenset(command.path for command in tree.graph.commands)
-        self._progress = Progress(own, frozenset(), tree.definition, image, {})
+        self._progress = Progress(own, frozenset(), tree.definition_zxid, image, {})
         self._probes = _external_probes(tree)
         self._read_published = published
         self._generations: dict[Dependency, Generation] = {}

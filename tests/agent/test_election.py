@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -198,11 +198,9 @@ class Cluster:
         """Wait until the session of a host has expired."""
         eventually(lambda: host not in self.names("running"), f"the session of {host} has expired")
 
-    def override(
-        self, epoch: int, winner: str | None, *without: str, accept_empty: Sequence[str] = ()
-    ) -> None:
+    def override(self, epoch: int, winner: str | None, *without: str) -> None:
         """The operator's override."""
-        record = {"epoch": epoch, "winner": winner, "without": without, "accept_empty": list(accept_empty)}
+        record: dict[str, Any] = {"epoch": epoch, "winner": winner, "without": without, "accept_empty": []}
         self._set(f"{self.at}/override", json.dumps(record).encode())
 
     def state(self, host: str) -> dict[str, Any]:
@@ -256,24 +254,6 @@ def test_the_first_cluster_is_bootstrapped_once(cluster: Cluster) -> None:
     assert {host: cluster.read(f"members/{host}")["state"] for host in HOSTS} == dict.fromkeys(
         HOSTS, "joined"
     )
-
-
-def test_a_missing_member_is_waited_for_and_named(cluster: Cluster) -> None:
-    """However many others are there: it may have the newest data, and here it has."""
-    cluster.publish()
-    cluster.start()
-    cluster.forms(1)
-    cluster.kill()
-    cluster.put(a="g:7", b="g:8", c="g:9")
-    cluster.start("a", "b")
-    state = cluster.reports("a", "election-missing", hosts="c")
-    assert state["election"] == {"hosts": "c", "position a": "g:7", "position b": "g:8"}
-    assert "missing: c" in state["reason"]
-    cluster.start("c")
-    # The group of the first cluster was not known: the decision sets it.
-    cluster.forms(2)
-    assert cluster.read("decision")["group"] == "g"
-    assert cluster.bootstraps() == ["a", "c"]
 
 
 def test_one_host_joins_again_alone(cluster: Cluster) -> None:
@@ -527,23 +507,6 @@ def test_a_host_without_a_position_is_no_candidate(cluster: Cluster) -> None:
     (cluster.data / "a" / "fail").unlink()
     cluster.forms(1)
     assert cluster.bootstraps() == ["a"]
-
-
-def test_a_member_that_has_lost_its_data_is_refused(cluster: Cluster) -> None:
-    """Unless the operator accepts that."""
-    cluster.publish()
-    cluster.start()
-    cluster.forms(1)
-    cluster.kill()
-    cluster.put(a="g:5", b="g:6")
-    (cluster.data / "c" / "position").unlink()
-    cluster.start()
-    for host in HOSTS:
-        state = cluster.reports(host, "refused-empty", hosts="c")
-        assert "refused: c should have data" in state["reason"]
-    cluster.override(2, None, accept_empty=["c"])
-    cluster.forms(2)
-    assert cluster.bootstraps() == ["a", "b"]
 
 
 def test_a_cluster_survives_an_outage_of_zookeeper(cluster: Cluster, link: Link) -> None:

@@ -121,9 +121,12 @@ def test_the_daemon_runs_as_if_the_launcher_had_started_it(
 
 
 def test_the_daemons_environment(deployment: Deployment, containers: Containers, site: Site) -> None:
-    """The launcher's, the definition's and what the contract adds, without the agent's credentials."""
+    """The launcher's, the definition's and what the contract adds, without the agent's credentials.
+
+    The command that checks it has the same.
+    """
     env = {"KOLLA_BOOTSTRAP": None, "NUMBER": 7, "TEXT": "a=b c\nd", "GIVEN": "by the definition"}
-    publish_daemon(deployment, env=env)
+    publish_daemon(deployment, SLEEPS, {"command": ["cp", "/proc/self/environ", "check"]}, env=env)
     secret = containers.directory / "secret"
     secret.write_text("digest:agent:secret\n")
     agent = containers.start(
@@ -140,6 +143,7 @@ def test_the_daemons_environment(deployment: Deployment, containers: Containers,
     found = words_of(agent.pid, "environ")
     assert dict(word.split("=", 1) for word in found) == expected
     assert len(found) == len(expected)
+    assert sorted((agent.directory / "check").read_text().split("\0")[:-1]) == sorted(found)
 
 
 def test_a_daemon_that_waits_for_all_its_children_has_none(
@@ -364,16 +368,33 @@ def test_a_signal_while_waiting_ends_the_agent_at_once(
 # -- without ZooKeeper --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outage", ["killed", "frozen", "expired"])
+@pytest.mark.parametrize(
+    ("outage", "before", "more"),
+    [
+        ("killed", "os.getpid() == 1", {}),
+        ("frozen", "latest = ", {"generations": None}),
+        ("expired", "os.getpid() == 1", {}),
+    ],
+)
 def test_exec_never_waits_for_zookeeper(
-    zookeeper: Server, deployment: Deployment, containers: Containers, site: Site, link: Link, outage: str
+    zookeeper: Server,
+    deployment: Deployment,
+    containers: Containers,
+    site: Site,
+    link: Link,
+    outage: str,
+    before: str,
+    more: Mapping[str, Any],
 ) -> None:
-    """When commands are done and files are written, the daemon starts; it is registered later."""
-    publish_daemon(deployment, commands={"first": {"command": "true"}})
+    """When commands are done and files are written, the daemon starts; it is registered later.
+
+    Only with a list of generations, it must know that the definition is the latest; null is no list.
+    """
+    publish_daemon(deployment, commands={"first": {"command": "true"}}, **more)
     go = containers.directory / "go"
     agent = containers.start(
         SERVICE,
-        under=(*HELD, "hold", "os.getpid() == 1", str(go)),
+        under=(*HELD, "hold", before, str(go)),
         KOLLA_ZK_HOSTS=link.hosts,
         **SHORT_SESSION,
     )
@@ -539,42 +560,6 @@ def test_a_finished_task_exits_or_stays(
     assert agent.health().returncode == 1
     assert " WARNING " not in agent.said, "nothing here asks for action"
     assert not (agent.directory / "termination-log").exists()
-
-
-def test_a_second_agent_in_one_run_directory_is_refused(
-    deployment: Deployment, containers: Containers, zk: KazooClient
-) -> None:
-    """By the variable's name; the first one does not notice."""
-    notifies = (
-        "import os, socket, time\n"
-        "while not os.path.exists('../go'): time.sleep(0.01)\n"
-        "notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
-        "notify.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
-        "time.sleep(1000)\n"
-    )
-    daemon = {"daemon": {"command": [sys.executable, "-c", notifies], "ready": {"notify": True}}}
-    wait = {"wait": {"command": "until test -e ../go; do sleep 0.01; done"}}
-    publish(deployment, "infra/runs", {"service": daemon})
-    publish(deployment, "infra/waits", {"service": daemon, "commands": wait})
-    services, stages = ("infra/runs", "infra/waits"), ("starting ", "bootstrapping ")
-    firsts = [containers.start(service) for service in services]
-    eventually(
-        lambda: all(first.state.startswith(stage) for first, stage in zip(firsts, stages)), "both are there"
-    )
-    seconds = [
-        containers.start(service, KOLLA_RUN_DIR=str(first.directory / "run"))
-        for service, first in zip(services, firsts)
-    ]
-    for second in seconds:
-        assert second.ends() == 64
-        assert second.ending["stage"] == "environment"
-        assert "KOLLA_RUN_DIR" in second.ending["reason"]
-        assert "another agent runs here" in second.ending["reason"]
-    assert all(first.state.startswith(stage) for first, stage in zip(firsts, stages))
-    (containers.directory / "go").touch()
-    for service, first in zip(services, firsts):
-        Site(deployment, zk, service).await_instances(1)
-        assert first.health("--ready").returncode == 0
 
 
 # -- what the container refuses --------------------------------------------------------------------------

@@ -454,17 +454,6 @@ def test_a_timeout_ends_the_whole_group(site: Site) -> None:
     assert "timed out (limit 0.5 s)" in agent.ending["reason"]
 
 
-def test_a_missing_program_is_a_failed_attempt(site: Site) -> None:
-    site.publish(sync={"command": ["/nowhere/sync"], "run_once": True})
-    agent = site.start()
-    assert agent.ends() == 1
-    detail = site.detail()
-    assert (detail["state"], detail["attempt"]) == ("error", 1)
-    assert detail["message"] == (
-        "program '/nowhere/sync' was not found: correct the command, or install it in the image"
-    )
-
-
 # -- ends of agent, guard and command --------------------------------------------------------------
 
 

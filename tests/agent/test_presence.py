@@ -136,32 +136,6 @@ def test_a_container_is_present_from_its_definition_to_its_end(
     assert not site.members, "its session is closed before it ends"
 
 
-def test_facts_are_limited_to_16_kib(
-    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
-) -> None:
-    """What others need is there; the other interfaces are left out with a warning."""
-    lines = [
-        "link add eth0 type veth peer name peer",
-        "address add 192.0.2.7/24 dev eth0",
-        "link set eth0 up",
-        "route add default via 192.0.2.1 dev eth0",
-    ]
-    for number in range(9):
-        lines.append(f"link add many{number} type veth peer name peer{number}")
-        addresses = [f"fd00:{number}:1234:5678:9abc:def0:1234:{at:x}" for at in range(1, 60)]
-        lines += [f"address add {address}/64 dev many{number} nodad" for address in addresses]
-    batch = containers.directory / "batch"
-    batch.write_text("\n".join(lines) + "\n")
-    publish_daemon(deployment)
-    agent = containers.start(SERVICE, under=(*OWN_NETWORK, str(zookeeper.port), str(batch)))
-    ((member, facts),) = site.await_members(1).items()
-    assert 15000 < len(zk.get(f"{site.party}/{member}")[0]) <= 16384
-    assert facts["address"] == facts["ansible_eth0"]["ipv4"]["address"] == "192.0.2.7"
-    assert 0 < len([name for name in facts if name.startswith("ansible_many")]) < 9
-    assert agent.said.count("interfaces are not registered, because") == 1
-    site.await_instances(1)
-
-
 def test_a_task_is_not_present(
     zk: KazooClient, deployment: Deployment, containers: Containers, site: Site
 ) -> None:

@@ -115,11 +115,6 @@ class Web:
         """The output of `kolla_mesos_ctl explain`."""
         return run_ctl(self._deployment, "explain").stdout
 
-    @property
-    def slots(self) -> list[str]:
-        path = f"{self.site.daemon()}/refreshes/slots"
-        return self._zk.get_children(path) if self._zk.exists(path) else []
-
 
 @pytest.fixture
 def web(deployment: Deployment, containers: Containers, zk: KazooClient) -> Web:
@@ -514,30 +509,6 @@ def test_a_failed_signal_is_repeated_at_the_next_refresh(web: Web) -> None:
     assert (agent.directory / "told").read_text() == "new"
 
 
-def test_a_container_shows_which_definition_it_runs(
-    web: Web, zk: KazooClient, deployment: Deployment
-) -> None:
-    """After a refresh the new one, unless command or environment differ."""
-
-    def shown() -> str:
-        return "".join(str(each["definition"]) for each in web.site.containers.values())
-
-    def published() -> str:
-        return f"{zk.get(f'{deployment.path}/{SERVICE}')[1].mzxid:#x}"
-
-    web.publish("old")
-    agent = web.start()
-    first = published()
-    eventually(lambda: shown() == first, "the first one")
-    web.publish("new", {"perm": "0644"})
-    refreshed(agent)
-    eventually(lambda: shown() == published() != first, "the second one")
-    second = published()
-    web.publish("newer", {"perm": "0644"}, env={"A": "b"})
-    refreshed(agent, 2)
-    assert shown() == second != published()
-
-
 # -- one after the other -----------------------------------------------------------------------------
 
 
@@ -545,27 +516,3 @@ def fleet(web: Web, text: str, width: int, **daemon: Any) -> dict[str, Agent]:
     """Three containers that are ready."""
     web.publish(text, instances=3, width=width, **daemon)
     return {host: web.start(host, KOLLA_ZK_SESSION_TIMEOUT="4") for host in ("w1", "w2", "w3")}
-
-
-def test_others_continue_when_a_killed_instance_is_ready_again(web: Web) -> None:
-    """It counts as not ready, however it ended; another container in its place would do, too."""
-    web.publish("old", HELD, instances=2, width=1)
-    agents = {host: web.start(host, KOLLA_ZK_SESSION_TIMEOUT="4") for host in ("w1", "w2")}
-    for agent in agents.values():
-        hold(agent)
-    web.publish("new", HELD, instances=2, width=1)
-    eventually(lambda: web.slots, "one refreshes")
-    eventually(lambda: any("being refreshed" in web.reason(host) for host in agents), "it says so")
-    holder = next(agent for host, agent in agents.items() if "being refreshed" in web.reason(host))
-    holder.process.kill()
-    holder.process.wait()
-    other = next(agent for agent in agents.values() if agent is not holder)
-    for agent in agents.values():
-        let_go(agent)
-    words = "1 of 2 instances not ready"
-    eventually(lambda: any(words in web.reason(host) for host in agents), "the other one waits")
-    assert "ROOT CAUSE" in web.explain()
-    assert heard(other) == []
-    holder.restart()
-    eventually(lambda: heard(other) == ["SIGHUP new"], "it continues")
-    eventually(lambda: not web.slots, "no slot is left")

@@ -177,7 +177,7 @@ class Run:
         settings = parse({**self.deployment.environ("operator"), **self.identity("operator")})
         znodes = Znodes(settings.prefix, settings.deployment_id, "", "")
         client = connection.connect(settings)
-        client.plan = plan
+        client.use_plan(plan)
         acls.make(client, znodes, plan, {})
         acls.secure(client, znodes, plan)
         client.close()

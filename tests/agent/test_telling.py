@@ -110,24 +110,6 @@ def test_several_waiting_commands_share_one_reason(
     assert "api/mq waits for mq/daemon" in container["reason"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_daemon_that_is_not_ready_shows_why(
-    deployment: Deployment, containers: Containers, site: Site, mode: str
-) -> None:
-    """The result of the last check."""
-    publish(deployment, SERVICE, DAEMON)
-    agent = containers.start(SERVICE, KOLLA_START_MODE=mode)
-    told(site, state="starting", command="api/daemon", reason="check command: exit status 69")
-    (agent.directory / "healthy").touch()
-    told(site, state="ready", command="api/daemon", reason="")
-    assert list(site.containers) == list(site.instances())
-    (agent.directory / "healthy").unlink()
-    told(site, state="unready", command="api/daemon", reason="check command: exit status 69")
-    agent.signal(15)
-    agent.ends()
-    eventually(lambda: not site.containers, "nothing is there that could tell")
-
-
 def test_a_new_session_shows_the_same_again(
     deployment: Deployment, containers: Containers, zk: KazooClient, link: Link, site: Site
 ) -> None:

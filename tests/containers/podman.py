@@ -100,16 +100,9 @@ class Podman:
             raise AssertionError(f"podman {' '.join(words)}: status {done.returncode}: {done.stderr}")
         return done
 
-    def run(
-        self,
-        image: str,
-        *command: str,
-        environ: Mapping[str, str] | None = None,
-        volumes: Mapping[Path, str] | None = None,
-        options: Sequence[str] = (),
-    ) -> Container:
-        """Start a container in the background; without `command`, of what the image's CMD says."""
-        container = self.create(image, *command, environ=environ, volumes=volumes, options=options)
+    def run(self, image: str, *command: str, **more: Any) -> Container:
+        """Start a container in the background; see `create`."""
+        container = self.create(image, *command, **more)
         container.start()
         return container
 
@@ -121,7 +114,10 @@ class Podman:
         volumes: Mapping[Path, str] | None = None,
         options: Sequence[str] = (),
     ) -> Container:
-        """Make a container and leave it to be started; `volumes` are directories and where they appear."""
+        """Make a container and leave it to be started; `volumes` are directories and where they appear.
+
+        Without `command`, it runs the image's CMD.
+        """
         given = [f"--env={name}={value}" for name, value in (environ or {}).items()]
         mounted = [f"--volume={path}:{place}" for path, place in (volumes or {}).items()]
         made = self("create", *given, *mounted, *options, image, *command)

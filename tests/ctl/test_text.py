@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kolla_mesos_start.ctl.invocation import Line, OutputConsole, show
-from kolla_mesos_start.ctl.text import existing, guarded, nearest, printable, slip, wrapped
+from kolla_mesos_start.ctl.text import escaped, existing, guarded, nearest, slip, wrapped
 
 CONTROLS = [chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))]
 CONTROLS += [*"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"]
@@ -19,11 +19,11 @@ HOSTILE = f"[/red] [link=x]:smile: a\tb é {''.join(CONTROLS)}\x1b]0;title\x07\x
 
 def test_control_characters_are_written_out() -> None:
     """Of C0 and C1, and those that change the direction of text or end a line; lines and tabs stay."""
-    shown = printable(HOSTILE)
+    shown = escaped(HOSTILE)
     assert not set(shown) & set(CONTROLS)
     assert shown.startswith("[/red] [link=x]:smile: a\tb é \\x00\\x01")
     assert r"\x1b]0;title\x07\x1b[2J" in shown and r"\x9b" in shown and r"\u202e" in shown
-    assert printable("two\nlines") == "two\nlines"
+    assert escaped("two\nlines") == "two\nlines"
 
 
 @pytest.mark.parametrize("how", ["print", "text", "line", "out", "live"])
@@ -62,7 +62,7 @@ def test_what_is_printed_is_guarded() -> None:
     target = io.StringIO()
     stream = guarded(target)
     print(HOSTILE, file=stream, flush=True)
-    assert target.getvalue() == f"{printable(HOSTILE)}\n"
+    assert target.getvalue() == f"{escaped(HOSTILE)}\n"
     assert stream.isatty() is False
 
 

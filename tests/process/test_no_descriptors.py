@@ -49,10 +49,11 @@ refresher = Refresher(Registrar(), order, {run_dir!r})
 """
 READINESS = """
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.daemon.readiness import Check, Readiness
+from kolla_mesos_start.daemon.readiness import Readiness
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.probes import http
 url = "http://127.0.0.1:1/"
-readiness = Readiness(Check("http", url, 1.0, 1.0, 1), lambda: http(url), now())
+readiness = Readiness(Ready("http", url, 1.0, 1.0, 1), lambda: http(url), now())
 """
 DRAIN = """
 from types import SimpleNamespace as Record

@@ -89,7 +89,7 @@ class Bench:
         document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = keys.build(document, SERVICE, lambda text: text.text)
         self.znodes = Znodes(deployment.prefix, deployment.id, SERVICE, "web1")
-        self.tree = StatusTree(client, self.znodes, built, definition=1, stamps={})
+        self.tree = StatusTree(client, self.znodes, built, definition_zxid=1, stamps={})
         zk.ensure_path(self.znodes.definition)
         self.tree.start()
         self.commands = built.commands

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import Callable, NamedTuple
 
-from tests.support.tap import read_packet
-from tests.support.zookeeper import HOST, Server
+from tests.support.tap import Tap, read_packet
+from tests.support.zookeeper import Server
 
 NAMES = {
     -11: "close",
@@ -36,43 +37,23 @@ class Request(NamedTuple):
     path: str
 
 
-class Line:
-    """`hosts` leads to the server; `connections` are the requests of each client that came, in order."""
+class Line(Tap):
+    """`connections` are the requests of each client that came, in order."""
 
     def __init__(self, server: Server) -> None:
         self.connections: list[list[Request]] = []
-        self._server = server
-        self._listener = socket.create_server((HOST, 0))
-        self.hosts = f"{HOST}:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__(server, "", lambda: None)
 
-    def close(self) -> None:
-        self._listener.close()
+    def _pumps(self) -> Sequence[Callable[[socket.socket, socket.socket], None]]:
+        self.connections.append([])
+        return partial(self._count, self.connections[-1]), self._answer
 
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection((HOST, self._server.port))
-                for end in (client, server):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                requests: list[Request] = []
-                self.connections.append(requests)
-                threading.Thread(target=self._ask, args=(client, server, requests), daemon=True).start()
-                threading.Thread(target=self._answer, args=(client, server), daemon=True).start()
-
-    def _ask(self, client: socket.socket, server: socket.socket, requests: list[Request]) -> None:
+    def _count(self, requests: list[Request], client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
             while packet := read_packet(client):
                 requests.append(_request(packet) if requests else Request(CONNECT, ""))
                 server.sendall(packet)
         server.close()
-
-    def _answer(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError):
-            while data := server.recv(65536):
-                client.sendall(data)
-        client.close()
 
 
 def summary(requests: list[Request]) -> str:

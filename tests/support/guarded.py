@@ -55,6 +55,18 @@ class Report(NamedTuple):
     unkillable: bool
 
 
+def read_output(output: int, text: bytes, until: Callable[[bytes], object]) -> bytes:
+    """`text` and what follows it, when `until` is true of it, or when no process can write any more."""
+    deadline = time.monotonic() + HANDSHAKE_TIMEOUT
+    while not until(text):
+        assert select.select([output], [], [], deadline - time.monotonic())[0], text
+        data = os.read(output, 65536)
+        if not data:
+            break
+        text += data
+    return text
+
+
 class BareGuard:
     """A guard whose agent is this test. At the end of `with` it and its commands must have ended."""
 
@@ -119,13 +131,7 @@ class BareGuard:
 
     def read(self, until: Callable[[bytes], object] = lambda text: False) -> bytes:
         """The standard output so far, when `until` is true of it, or when no process can write any more."""
-        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
-        while not until(self.text):
-            assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
-            data = os.read(self.output, 65536)
-            if not data:
-                break
-            self.text += data
+        self.text = read_output(self.output, self.text, until)
         return self.text
 
     def pids(self, count: int) -> list[int]:

@@ -1,8 +1,8 @@
 """An agent that is held, or gets a signal, at a chosen line before its exec.
 
 python held_agent.py hold TEXT FILE PYTHON PROGRAM...
-    It stops before the first line that contains TEXT (in a claim, in `check_generation`, or from Launch.exec
-    on) until FILE exists; it creates FILE.reached when it stops.
+    It stops before the first line that contains TEXT (in a claim, where the generation is checked, or
+    from Launch.exec on) until FILE exists; it creates FILE.reached when it stops.
 
 python held_agent.py signal N FILE PYTHON PROGRAM...
     It gets SIGTERM right before the Nth line of the last steps (0: never). Each line is written to FILE
@@ -23,7 +23,7 @@ from typing import Any, Callable
 
 MODULE = os.path.join("kolla_mesos_start", "daemon", "launch.py")
 BEGIN = "exec"
-OTHERS = ("_claim", "check_generation")
+OTHERS = ("_claim", "_check_generation", "check_generation")
 LAST_STEPS = (BEGIN, "_handle_pending_signals", "_report_not_started")
 
 

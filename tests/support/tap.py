@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Callable
 
@@ -43,9 +44,15 @@ class Tap:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection((HOST, self._server.port))
-                self._asked = self._answered = 0
-                for pump in (self._ask, self._answer):
+                for end in (client, server):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for pump in self._pumps():
                     threading.Thread(target=pump, args=(client, server), daemon=True).start()
+
+    def _pumps(self) -> Sequence[Callable[[socket.socket, socket.socket], None]]:
+        """The two directions of a new connection."""
+        self._asked = self._answered = 0
+        return self._ask, self._answer
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):

@@ -123,7 +123,7 @@ def test_a_long_reason_is_cut(report: Report, tmp_path: Path) -> None:
 
 def test_the_definition_is_its_mzxid_in_hex() -> None:
     """As ZooKeeper's shell shows it."""
-    facts = json.loads(status_znode("h1", 0x1F, "d1e5", "2026.1", None, PATH).facts)
+    facts = json.loads(status_znode("h1", 0x1F, "d1e5", "2026.1", None, PATH).constants)
     assert facts == {
         "host": "h1",
         "definition": "0x1f",
@@ -135,6 +135,6 @@ def test_the_definition_is_its_mzxid_in_hex() -> None:
 
 
 def test_the_command_for_its_log_costs_nothing_where_there_is_none() -> None:
-    facts = json.loads(status_znode("h1", 0x1F, "d1e5", None, "podman logs web", PATH).facts)
+    facts = json.loads(status_znode("h1", 0x1F, "d1e5", None, "podman logs web", PATH).constants)
     assert facts["logs"] == "podman logs web"
-    assert b"logs" not in status_znode("h1", 0x1F, "d1e5", None, None, PATH).facts
+    assert b"logs" not in status_znode("h1", 0x1F, "d1e5", None, None, PATH).constants

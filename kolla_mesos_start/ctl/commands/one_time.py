@@ -28,9 +28,10 @@ from kolla_mesos_start.definition.keys import early_texts
 from kolla_mesos_start.definition.model import Command
 from kolla_mesos_start.definition.strings import GLOBAL, LOCAL, bad_path, bad_segment
 from kolla_mesos_start.errors import AgentError, BadDefinition, BadUsage
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.render.context import variable_names
 from kolla_mesos_start.tree import states
-from kolla_mesos_start.tree.states import DONE, WAITING, Detail, encode_mark, printable
+from kolla_mesos_start.tree.states import DONE, WAITING, Detail, encode_mark
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.view import View, Znode, children_of, data_of
@@ -51,13 +52,12 @@ class CommandRuns(AgentError):
 class OneTime(NamedTuple):
     """A one-time command. `znodes` are those of its service and, if it runs once on each host, of a host.
 
-    `definition` is the mzxid of the definition, `versions` are those of all znodes that the command is made
-    from.
+    `definition_zxid` is the mzxid of its definition, `versions` are those of all znodes that it is made from.
     """
 
     command: Command
     znodes: Znodes
-    definition: int
+    definition_zxid: int
     versions: Mapping[str, int]
 
     @property
@@ -262,7 +262,7 @@ def _record(
     # Greater than the token of every earlier attempt, and less than the next one.
     token = max(znode.stat.czxid if znode else 0, record.token + 1)
     if one.command.generation is not None:
-        transaction.create(at.generation(one.command.generation), encode_mark(token, one.definition))
+        transaction.create(at.generation(one.command.generation), encode_mark(token, one.definition_zxid))
     # A success on one host counts for the deployment.
     for path in dict.fromkeys((at.state, one.everywhere.state)):
         transaction.set_data(path, DONE.encode())

@@ -184,7 +184,7 @@ def _publish(invocation: Invocation, source: Source) -> Publisher:
     prepared = None if exists else _prepare(invocation, source, {})
     if plan:
         acls.require_operator(client, znodes, plan)
-        client.plan = plan
+        client.use_plan(plan)
     with publication.locked(client, znodes) as lock:
         if lock.interrupted:
             if lock.interrupted.what == RESTORE:
@@ -248,7 +248,7 @@ def _prepare(invocation: Invocation, source: Source, before: Nodes) -> Prepared:
         )
         refuse(findings, invocation.err)
     # Without an acl.yml the last one stays in force.
-    plan = source.deployment.acl or client.plan
+    plan = source.deployment.acl or client.read_plan()
     services = published.defined(before).union(directory.definitions(source.deployment))
     return Prepared(source, old, left, plan and plan.only(services.difference(old.services)))
 

@@ -89,7 +89,7 @@ def restore(invocation: Invocation) -> int:
     plan = plan_of(client, invocation.options.file, wanted)
     if plan:
         acls.require_operator(client, znodes, plan)
-        client.plan = plan
+        client.use_plan(plan)
     with publication.locked(client, znodes, RESTORE, action="restore") as lock:
         return _restore(invocation, lock, wanted)
 

@@ -198,7 +198,7 @@ def _listed(services: Sequence[LiveService], whole: Sequence[LiveService], now: 
 
 
 def _head(service: LiveService, width: int, now: float) -> Line:
-    if not service.definition:
+    if not service.definition_zxid:
         return Line(f"{service.name:{width}}  no definition is published", "bold red")
     if service.graph is None:
         return Line(f"{service.name:{width}}  unreadable: ", "bold red", "; ".join(service.issues))
@@ -238,7 +238,7 @@ def _rows(service: LiveService, now: float) -> Iterator[StatusRow]:
         yield _container(service, container, now)
     if service.is_up:
         return
-    if service.definition and not (service.containers or service.ended):
+    if service.definition_zxid and not (service.containers or service.ended):
         why = "all its containers are gone" if service.begun else "no container was ever started"
         yield StatusRow(("-", "absent", "", ""), why, "red")
     for ended in service.ended:
@@ -276,7 +276,7 @@ def _age(service: LiveService, container: Container, now: float) -> str:
         if container.needs_restart:
             remedy = "keep it, see explain" if why_keep(service, container, now) else "restart it"
         return f"older {few(each.what for each in container.older)}{remedy and f' ({remedy})'}"
-    mixed = container.definition and any(each.older for each in service.containers)
+    mixed = container.definition_zxid and any(each.older for each in service.containers)
     return "current" if mixed else ""
 
 
@@ -300,7 +300,7 @@ def _service_data(service: LiveService) -> dict[str, Any]:
         "up": service.is_up,
         "ready": service.ready,
         "wanted": service.wanted,
-        "definition": f"{service.definition:x}" if service.definition else None,
+        "definition": f"{service.definition_zxid:x}" if service.definition_zxid else None,
         "issues": list(service.issues),
         "rollout": rollouts.state(service).data(),
         "containers": [_container_data(container) for container in service.containers],
@@ -320,11 +320,11 @@ def _service_data(service: LiveService) -> dict[str, Any]:
 
 def _container_data(container: Container) -> dict[str, Any]:
     data = container._asdict()
-    behind, *_ = [data.pop(name) for name in ("older", "is_settling", "written")]
+    behind, *_ = [data.pop(name) for name in ("older", "definition_zxid", "is_settling", "written")]
     refresh = "failed" if container.keeps_old_files else "pending" if container.is_refreshing else None
     return {
         **data,
-        "definition": _hex(container.definition),
+        "definition": _hex(container.definition_zxid),
         "read": _hex(container.read),
         "stale": bool(behind),
         "older": [each.what for each in behind],

@@ -26,7 +26,7 @@ from kolla_mesos_start.ctl.live.mirror import mirror, named
 from kolla_mesos_start.ctl.live.model import LiveService
 from kolla_mesos_start.ctl.live.rollouts import why_keep
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
-from kolla_mesos_start.ctl.text import NotThere, existing, few, nearest, printable
+from kolla_mesos_start.ctl.text import NotThere, escaped, existing, few, nearest
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection, containers, publication, published, services, status_records
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
@@ -96,7 +96,7 @@ def get(invocation: Invocation) -> int:
     sys.stdout.flush()
     # Unchanged, unless a terminal would interpret it: a locale may lack characters.
     if sys.stdout.isatty():
-        data = printable(data.decode(errors="backslashreplace")).encode(errors="backslashreplace")
+        data = escaped(data.decode(errors="backslashreplace")).encode(errors="backslashreplace")
     sys.stdout.buffer.write(data + b"\n")
     return 0
 
@@ -104,7 +104,7 @@ def get(invocation: Invocation) -> int:
 def _list(invocation: Invocation, znodes: Znodes) -> int:
     """Print all variables, each with its value and with the place where an agent finds it."""
     nodes = {_node(znodes, path): data for path, data in _every_value(invocation.client, znodes).items()}
-    mask = Mask(nodes, declared=invocation.client.restricted)
+    mask = Mask(nodes, declared=invocation.client.read_restricted())
     rows = {each.rpartition("/")[2]: (mask.value(each, data), each) for each, data in nodes.items()}
     rows.update(dict.fromkeys(invocation.given, (HIDDEN, VARIABLES_DIR)))  # They may all be secrets.
     if invocation.as_json:

@@ -206,7 +206,7 @@ def _unsatisfied(
         if service is None:
             why = f"there is no service {wanted.service!r}{nearest(wanted.service, deployment.services)}"
             return Cause("no provider", f"{step.path}: {why}", (service_node(wanted.service),))
-        if service.definition and wanted.count > service.wanted:
+        if service.definition_zxid and wanted.count > service.wanted:
             text = f"{step.path} waits for {wanted.count} members of {service.name}, and {service.wanted}"
             return Cause("too many", f"{text} {TOO_FEW}", (step.path,))
         return None

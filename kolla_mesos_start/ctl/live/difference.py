@@ -81,7 +81,7 @@ def run(invocation: Invocation, source: Source) -> int:
         users={node: _users(node, deployment) for node in only_prune if is_variable(node)},
         kept=kept,
         running_old=outdated(client, znodes, deployment, before, (change.node for change in changed)),
-        mask=Mask(before, after, declared=source.hidden | client.restricted),
+        mask=Mask(before, after, declared=source.hidden | client.read_restricted()),
         wider=_wider_acls(invocation, znodes, deployment, before),
     )
     if invocation.as_json:
@@ -95,7 +95,7 @@ def _wider_acls(
     invocation: Invocation, znodes: Znodes, deployment: Deployment, before: Nodes
 ) -> Mapping[str, Acl]:
     """The rights that clients have beyond acl.yml, by path. Only the operator can see all of them."""
-    plan = deployment.acl or invocation.client.plan
+    plan = deployment.acl or invocation.client.read_plan()
     if plan is None or not before:
         return {}
     services = published.defined(before).union(directory.definitions(deployment))
@@ -150,9 +150,9 @@ def outdated(
         needed = _generation(graph) if graph else ""
         is_followed = _is_followed(before.get(name, b""), own[name].definition, variables)
         for each in existing:
-            if each.definition is None:  # It does not say what it runs.
+            if each.definition_zxid is None:  # It does not say what it runs.
                 continue
-            is_current = each.definition == current[znodes.service(name)]
+            is_current = each.definition_zxid == current[znodes.service(name)]
             reads_the_same = graph.digest == each.digest if graph and each.digest else is_current
             if each.generation and needed not in ("", each.generation):
                 old.append(OutdatedContainer(name, each, needed))

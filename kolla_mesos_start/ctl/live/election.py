@@ -17,7 +17,7 @@ from kolla_mesos_start.definition.strings import LOCAL
 from kolla_mesos_start.election import decide, records, words
 from kolla_mesos_start.election.decide import Elected, Refused, Snapshot, Wait
 from kolla_mesos_start.election.records import BadRecord
-from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Znode
 

@@ -17,13 +17,14 @@ from kolla_mesos_start.ctl.zk.containers import DRAINING, Container
 from kolla_mesos_start.ctl.zk.event_record import Entry
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.election.records import Decision
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
     REFRESH_RUNNING,
     REFRESH_SETTLING,
 )
-from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING, printable
+from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, RUNNING
 
 # The words for each stage of a container that is an event; a service's name, or its daemon's, comes before.
 STAGES = {

@@ -111,15 +111,15 @@ class LiveStep(NamedTuple):
 
 
 class LiveService(NamedTuple):
-    """`definition` is its mzxid (0: nothing is published), `issues` say why it has no graph. `begun`: at
-    least one container has started, ever; `tells`: its containers write what they are doing. `owner` is the
-    service that has claimed the role. `election` is that of its daemon, if it has one.
+    """`definition_zxid` is the mzxid of its definition (0: nothing is published), `issues` say why it has no
+    graph. `begun`: at least one container has started, ever; `tells`: its containers write what they are
+    doing. `owner` is the service that has claimed the role. `election` is that of its daemon, if it has one.
     `started_on`: the hosts where its containers have started. `denied`: we have no right to read something
     that the record is made from; `definition_denied`: the definition. `left_out`: what counts for nothing
     among what its containers have written, and why."""
 
     name: str
-    definition: int
+    definition_zxid: int
     graph: Graph | None
     issues: tuple[str, ...]
     wanted: int
@@ -244,7 +244,7 @@ class LiveDeployment(NamedTuple):
     def roles(self) -> Mapping[str, LiveService]:
         """The service of each role; if there are two, the one that has claimed it."""
         services = sorted(self.services.values(), key=lambda service: not service.role_taken)
-        return {service.role: service for service in services if service.definition}
+        return {service.role: service for service in services if service.definition_zxid}
 
     @property
     def is_up(self) -> bool:

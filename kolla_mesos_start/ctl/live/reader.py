@@ -31,9 +31,10 @@ from kolla_mesos_start.ctl.zk.services import is_service_part
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.model import Command, Dependency, Graph
 from kolla_mesos_start.definition.strings import GLOBAL, LOCAL
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.tree import states
 from kolla_mesos_start.tree.codec import unfinished
-from kolla_mesos_start.tree.states import Unmet, printable
+from kolla_mesos_start.tree.states import Unmet
 from kolla_mesos_start.tree.znodes import RECORDED_ACL, RESERVED, Znodes
 
 PARTS = {*RESERVED, *containers.NAMES}  # children that only services have
@@ -114,7 +115,7 @@ class DeploymentReader:
             elected = election.live_election(znodes, daemon.election, compared, how, view)
         return LiveService(
             name=znodes.service_name,
-            definition=definition.stat.mzxid if definition and definition.data.strip() else 0,
+            definition_zxid=definition.stat.mzxid if definition and definition.data.strip() else 0,
             graph=graph,
             issues=published.issues,
             wanted=published.wanted,
@@ -140,19 +141,19 @@ def _ended(znodes: Znodes, view: View) -> Iterator[EndedStart]:
     """How starts on hosts failed."""
     for host in hosts_of(znodes, view):
         path = znodes._replace(host=host).ended
-        znode, facts = view.znode(path), view.json_object(path)
+        znode, fields = view.znode(path), view.json_object(path)
         if znode is not None:
             yield EndedStart(
                 host=host,
-                stage=text(facts, "stage"),
-                command=text(facts, "command"),
-                reason=text(facts, "reason") or "it does not say why",
-                retriable=facts.get("retriable") is True,
-                status=facts["status"] if isinstance(facts.get("status"), int) else None,
+                stage=text(fields, "stage"),
+                command=text(fields, "command"),
+                reason=text(fields, "reason") or "it does not say why",
+                retriable=fields.get("retriable") is True,
+                status=fields["status"] if isinstance(fields.get("status"), int) else None,
                 at=znode.stat.mtime / 1000,
                 zxid=znode.stat.mzxid,
-                code=text(facts, "code"),
-                logs=containers.log_location(facts),
+                code=text(fields, "code"),
+                logs=containers.log_location(fields),
                 # Each failure writes the znode, and a success deletes it.
                 times=znode.stat.version,
             )
@@ -195,7 +196,8 @@ class _StepReader:
         # The generations of the containers' images; None if there is no live container.
         images = {container.generation for container in containers if container.is_live} or {None}
         self._images = sorted(images, key=str)
-        self._oldest = min((each.definition for each in containers if each.definition), default=None)
+        zxids = (container.definition_zxid for container in containers)
+        self._oldest = min(filter(None, zxids), default=None)
         is_ready = sum(container.ready for container in containers) >= wanted
         self._done = {
             each.path: is_ready if each.is_daemon else self._is_done(each) for each in graph.all_commands

@@ -37,7 +37,7 @@ def unproven(service: LiveService, now: float) -> tuple[list[str], list[str]]:
     fails |= {each.host for each in service.gone if each.since >= since}
     tries = [attempt for step in service.steps if not step.done for attempt in step.attempts]
     fails |= {each.detail.host for each in tries if each.state in (ERROR, RETRY) and each.since >= since}
-    new = [each for each in service.live if each.definition and each.is_current and not each.ready]
+    new = [each for each in service.live if each.definition_zxid and each.is_current and not each.ready]
     fails |= {each.host for each in new if is_slow(each, now)}
     return sorted(fails - {""}), sorted({each.host for each in new} - fails)
 

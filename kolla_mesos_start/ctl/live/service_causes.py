@@ -45,7 +45,7 @@ def find(service: LiveService, now: float, published: float, with_images: bool) 
     replaced.
     """
     where = (service_node(service.name),)
-    if not service.definition:
+    if not service.definition_zxid:
         yield Cause("no definition", f"{service.name} has no definition: publish it", where)
     elif service.graph is None:
         text = f"the definition of {service.name} can't be read: {'; '.join(service.issues)}"

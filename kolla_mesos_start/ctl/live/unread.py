@@ -61,7 +61,7 @@ def compare(
     used: dict[frozenset[str], Mapping[str, bool]] = {}
     for each in containers:
         older = []
-        if each.definition not in (None, current) and (graph is None or each.digest != graph.digest):
+        if each.definition_zxid not in (None, current) and (graph is None or each.digest != graph.digest):
             older.append(Older(DEFINITION, "", True, changed))
         if graph is not None and each.read is not None and each.stage in BEGUN:
             names = _changed(znodes, each.read, changes, view).difference(given, BUILTIN)

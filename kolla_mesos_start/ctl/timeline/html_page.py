@@ -19,7 +19,8 @@ from jinja2 import Environment
 from kolla_mesos_start.ctl.timeline import critical_path
 from kolla_mesos_start.ctl.timeline.critical_path import Finished, TimelineStep
 from kolla_mesos_start.ctl.timeline.report import StartReport
-from kolla_mesos_start.tree.states import DONE, ERROR, RETRY, printable
+from kolla_mesos_start.log import printable
+from kolla_mesos_start.tree.states import DONE, ERROR, RETRY
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 SCRIPT = Path(__file__).with_name("timeline.js")

@@ -23,9 +23,9 @@ from kolla_mesos_start.definition.model import (
     File,
     Graph,
     Members,
-    Ready,
     ResolvedCommand,
 )
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.definition.strings import ANY, DAEMON, LOCAL, sublabel, untidy
 
 # Keys of the daemon that Marathon does not have.

@@ -41,7 +41,7 @@ def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]
     if not found and connection.read(client, [record])[record] == data:
         return {}
     require_operator(client, znodes, plan)
-    client.plan = plan
+    client.use_plan(plan)
     connection.create_parents(client, [record])
     connection.write(client, record, data)  # Other tools follow it at once.
     changed: dict[str, Acl] = {}
@@ -57,7 +57,8 @@ def secure(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]
 
 def made(client: OperatorClient, znodes: Znodes) -> frozenset[str]:
     """The paths of the znodes that `publish` creates because agents have no right to."""
-    nodes = client.plan.made() if client.plan else ()
+    planned = client.read_plan()
+    nodes = planned.made() if planned else ()
     return frozenset(f"{znodes.deployment}/{node}" for node in nodes)
 
 

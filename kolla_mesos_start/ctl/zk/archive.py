@@ -25,7 +25,8 @@ from typing import NamedTuple
 from kolla_mesos_start.ctl.directory.directory import FILES, MAX_DATA, VARIABLES
 from kolla_mesos_start.definition.strings import bad_segment
 from kolla_mesos_start.errors import BadDefinition
-from kolla_mesos_start.tree.states import MAX_FLOOR, printable
+from kolla_mesos_start.log import printable
+from kolla_mesos_start.tree.states import MAX_FLOOR
 
 FORMAT = 1
 ABOUT, ACL, EVENTS = "snapshot.json", "acl.json", "events.json"

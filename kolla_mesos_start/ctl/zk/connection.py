@@ -133,23 +133,22 @@ class OperatorClient(Client):
     def _deny(self, denied: NoRight) -> None:
         """Ignore it: the only ephemerals here are contenders for locks, and they end with the session."""
 
-    @property
-    def plan(self) -> Plan | None:
-        """The `acl.yml` of the deployment: the one that was set, else the one that is recorded."""
+    def read_plan(self) -> Plan | None:
+        """The `acl.yml` of the deployment: the one of `use_plan`, else the one that is recorded."""
         if not self._plans:
             path = f"{self._deployment}/{NODE}"
             data = read(self, [path])[path]
             self._plans.append(recorded(path, data) if data else None)
         return self._plans[-1]
 
-    @plan.setter
-    def plan(self, plan: Plan) -> None:
+    def use_plan(self, plan: Plan) -> None:
+        """Use this plan from now on."""
         self._plans.append(plan)
 
-    @property
-    def restricted(self) -> frozenset[str]:
+    def read_restricted(self) -> frozenset[str]:
         """The variables that the plan gives to some services only."""
-        return frozenset(self.plan.variables if self.plan else ())
+        plan = self.read_plan()
+        return frozenset(plan.variables if plan else ())
 
     def forget_plan(self) -> None:
         """Forget the plan: it is read again when needed."""
@@ -159,10 +158,11 @@ class OperatorClient(Client):
         return Create(path, data, self._planned(path), flags)
 
     def _planned(self, path: str) -> Sequence[ACL]:
-        if self.plan is None:
+        plan = self.read_plan()
+        if plan is None:
             return self.acl
         is_own = f"{path}/".startswith(f"{self._deployment}/")
-        return entries(self.plan.acl(path[len(self._deployment) + 1 :]) if is_own else self.plan.above)
+        return entries(plan.acl(path[len(self._deployment) + 1 :]) if is_own else plan.above)
 
 
 class Changes:

@@ -21,6 +21,7 @@ from kolla_mesos_start.ctl.zk import elections
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.view import View
 from kolla_mesos_start.definition.strings import DAEMON, GLOBAL, LOCAL
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.report import (
     REFRESH_FAILED,
     REFRESH_PENDING,
@@ -30,7 +31,6 @@ from kolla_mesos_start.report import (
 )
 from kolla_mesos_start.settings import LOGS_LIMIT
 from kolla_mesos_start.tree.codec import instance, why_left_out
-from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import CommandZnodes, Znodes
 from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import ZnodeStat
@@ -78,7 +78,7 @@ class Container(NamedTuple):
     command: str
     reason: str
     since: float
-    definition: int | None
+    definition_zxid: int | None
     digest: str | None
     generation: str | None
     ready: bool
@@ -192,45 +192,45 @@ def container_id(name: str) -> str:
     return name.removesuffix(SUFFIX)
 
 
-def _container(name: str, znode: Znode, facts: Mapping[str, Any], is_ready: bool) -> Container:
-    stage, reason, code = (text(facts, key) for key in ("state", "reason", "code"))
+def _container(name: str, znode: Znode, fields: Mapping[str, Any], is_ready: bool) -> Container:
+    stage, reason, code = (text(fields, key) for key in ("state", "reason", "code"))
     # What it is doing is written up to a second after it has joined or left the ready instances.
     is_settling = is_ready and stage in ("waiting", "bootstrapping")
     if is_ready and stage != "ready":
         stage, reason, code = "ready", "", ""
     elif stage == "ready" and not is_ready:
         stage = "unready"
-    outside = facts.get("outside")
+    outside = fields.get("outside")
     return Container(
         id=name,
-        host=text(facts, "host") or UNKNOWN_HOST,
+        host=text(fields, "host") or UNKNOWN_HOST,
         stage=stage or PRESENT,
-        command=text(facts, "command"),
+        command=text(fields, "command"),
         reason=reason,
-        since=_instant(facts.get("since"), znode.stat.ctime / 1000),
-        definition=_zxid(text(facts, "definition")),
-        digest=text(facts, "digest") or None,
-        generation=text(facts, "generation") or None,
+        since=_instant(fields.get("since"), znode.stat.ctime / 1000),
+        definition_zxid=_zxid(text(fields, "definition")),
+        digest=text(fields, "digest") or None,
+        generation=text(fields, "generation") or None,
         ready=is_ready,
-        read=_zxid(text(facts, "read")),
-        follows=facts.get("follows") is True,
+        read=_zxid(text(fields, "read")),
+        follows=fields.get("follows") is True,
         code=code,
         outside={key: text(outside, key) for key in outside} if isinstance(outside, dict) else {},
         is_settling=is_settling,
-        logs=log_location(facts),
+        logs=log_location(fields),
         written=znode.stat.mtime / 1000,
     )
 
 
-def text(facts: Mapping[str, Any], key: str) -> str:
+def text(fields: Mapping[str, Any], key: str) -> str:
     """A text that a container has written, fit to be shown; empty if it is something else."""
-    value = facts.get(key)
+    value = fields.get(key)
     return printable(value) if isinstance(value, str) else ""
 
 
-def log_location(facts: Mapping[str, Any]) -> str:
+def log_location(fields: Mapping[str, Any]) -> str:
     """How to read a container's log, as it says itself; a text that is too long is ignored."""
-    found = text(facts, "logs")
+    found = text(fields, "logs")
     return found if len(found) <= LOGS_LIMIT else ""
 
 

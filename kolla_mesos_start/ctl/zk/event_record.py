@@ -21,7 +21,7 @@ from kolla_mesos_start.ctl.zk.connection import (
     log,
 )
 from kolla_mesos_start.errors import AccessDenied
-from kolla_mesos_start.tree.states import printable
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.tree.znodes import Znodes
 
 MAX_ENTRIES = 200

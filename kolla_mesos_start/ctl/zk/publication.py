@@ -30,9 +30,9 @@ from kolla_mesos_start.ctl.zk.connection import (
 )
 from kolla_mesos_start.ctl.zk.published import NOTHING, Nodes, Removals
 from kolla_mesos_start.errors import AgentError, BadEnvironment, TooLarge
+from kolla_mesos_start.log import printable
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.codec import PUBLICATION, PublicationMark, unfinished
-from kolla_mesos_start.tree.states import printable
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.wire import NoNodeError

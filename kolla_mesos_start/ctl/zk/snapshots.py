@@ -234,7 +234,7 @@ def with_elections(wanted: Snapshot, found: Snapshot) -> Snapshot:
 
 def plan_of(client: OperatorClient, file: Path, wanted: Snapshot) -> Plan | None:
     """The ACLs of the snapshot; if it has none, those of this deployment."""
-    found = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.plan
+    found = connection.recorded(f"{archive.ACL} in {file}", wanted.acl) if wanted.acl else client.read_plan()
     return found and found.only(wanted.definitions.keys())
 
 

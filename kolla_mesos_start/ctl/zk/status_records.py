@@ -17,7 +17,8 @@ from kolla_mesos_start.ctl.zk import connection, containers, services
 from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import HELD, UNKNOWN_HOST
 from kolla_mesos_start.definition.strings import ELECTION, GLOBAL, bad_service
-from kolla_mesos_start.tree.states import DONE, printable
+from kolla_mesos_start.log import printable
+from kolla_mesos_start.tree.states import DONE
 from kolla_mesos_start.tree.znodes import CommandZnodes, ElectionZnodes, Znodes
 
 

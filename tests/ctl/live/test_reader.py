@@ -19,7 +19,7 @@ def test_a_container_has_the_facts_that_it_writes() -> None:
         "tcp 8080: refused",
         NOW - 5,
     )
-    assert (found.definition, found.generation, found.ready) == (0x3E8, "2", False)
+    assert (found.definition_zxid, found.generation, found.ready) == (0x3E8, "2", False)
 
 
 def test_a_container_of_an_older_agent_is_present_or_ready() -> None:
@@ -31,7 +31,7 @@ def test_a_container_of_an_older_agent_is_present_or_ready() -> None:
         "status/global/web/daemon/ready/2__party__": "{}",
     }
     found = deployment(tree).services["web"]
-    assert [(each.host, each.stage, each.definition) for each in found.containers] == [
+    assert [(each.host, each.stage, each.definition_zxid) for each in found.containers] == [
         ("h1", "present", None),
         ("h2", "ready", None),
     ]
@@ -179,7 +179,7 @@ def test_a_service_with_variables_only_is_not_published() -> None:
     """It is listed, because something is wrong."""
     found = deployment({"a/web/variables/x": "1"}).services
     assert list(found) == ["a/web"]
-    assert found["a/web"].definition == 0
+    assert found["a/web"].definition_zxid == 0
 
 
 def test_since_may_be_written_as_instances_write_it() -> None:

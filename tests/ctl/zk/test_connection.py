@@ -119,6 +119,14 @@ def slow_proxy(server: Server, at_once: int = 0) -> Iterator[tuple[str, threadin
         listener.shutdown(socket.SHUT_RDWR)
 
 
+def test_the_timeout_ends_a_connection_that_comes_byte_by_byte(zookeeper: Server) -> None:
+    """What has come so far does not extend it."""
+    begun = time.monotonic()
+    with slow_proxy(zookeeper) as (hosts, _), pytest.raises(NoConnection, match=f"at {hosts} within 3 s"):
+        connection.connect(settings_for(hosts, KOLLA_ZK_CONNECT_TIMEOUT="3"))
+    assert 3 <= time.monotonic() - begun < CONNECTED / 2
+
+
 class InterruptedSocket:
     """A connection where Ctrl-C comes with the first part of what is received, or sent (`name`)."""
 
@@ -234,7 +242,7 @@ def test_parents_may_have_acls_that_fill_many_requests(deployment: Deployment, c
     """Those of `acl.yml` name every service, whatever KOLLA_ZK_ACL says."""
     own = {"KOLLA_APP_ID": f"/{deployment.id}/tool", "KOLLA_SYSTEM_PREFIX": deployment.prefix}
     client, status = connect(deployment.hosts, **own), f"{deployment.path}/status"
-    client.plan = Plan("world:anyone", {f"a/{number}": f"digest:a:{number:060}" for number in range(90)})
+    client.use_plan(Plan("world:anyone", {f"a/{number}": f"digest:a:{number:060}" for number in range(90)}))
     paths = [f"{status}/host{number}/x" for number in range(220)]
     made = connection.create_parents(client, paths)
     assert len(made) == 221

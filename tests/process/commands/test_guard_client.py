@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import py_compile
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,16 @@ from kolla_mesos_start.commands import guard_client
 from kolla_mesos_start.commands.guard_client import Ended, Guard
 from kolla_mesos_start.errors import AgentError
 from kolla_mesos_start.loop import Loop, now
-from tests.support.guarded import HANDSHAKE_TIMEOUT, PATH, PATIENT_BOOT, SLEEP, TREES, lives, state
+from tests.support.guarded import (
+    HANDSHAKE_TIMEOUT,
+    PATH,
+    PATIENT_BOOT,
+    SLEEP,
+    TREES,
+    lives,
+    read_output,
+    state,
+)
 from tests.support.waiting import eventually
 
 PR_GET_CHILD_SUBREAPER = 37
@@ -62,18 +69,12 @@ class Agent:
         self.process = subprocess.Popen([*wrapped, sys.executable, "-c", code], stdout=stdout)
         os.close(stdout)
         self.pid = self.process.pid
-        self.text = ""
+        self.text = b""
 
     def read(self, until: Callable[[str], object] = lambda text: False) -> str:
         """The output so far, when `until` is true of it, or when no process can write any more."""
-        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
-        while not until(self.text):
-            assert select.select([self.output], [], [], deadline - time.monotonic())[0], self.text
-            data = os.read(self.output, 65536)
-            if not data:
-                break
-            self.text += data.decode()
-        return self.text
+        self.text = read_output(self.output, self.text, lambda text: until(text.decode()))
+        return self.text.decode()
 
     def guard(self) -> int:
         """The pid of its guard."""
@@ -244,19 +245,6 @@ def test_kill_9_of_the_whole_group_of_the_agent_ends_its_command(agents: list[Ag
     assert os.getpgid(agent.pid) == agent.pid
     os.killpg(agent.pid, signal.SIGKILL)
     eventually(lambda: not any(map(lives, pids)) and state(agent.guard()) in ("", "Z"), "all have ended")
-
-
-def test_the_command_of_a_stopped_agent_is_killed_at_its_deadline(agents: list[Agent]) -> None:
-    """It extends nothing; when it continues, it learns that the command was killed."""
-    script, count = TREES["double fork and setsid"]
-    agents.append(agent := Agent(RUN.format(script=script, seconds=1.0)))
-    pids = agent.pids(count)
-    os.kill(agent.pid, signal.SIGSTOP)
-    eventually(lambda: not any(map(lives, pids)), "the command is killed", seconds=HANDSHAKE_TIMEOUT)
-    assert state(agent.pid) == "T"
-    assert lives(agent.guard())
-    os.kill(agent.pid, signal.SIGCONT)
-    assert agent.read().endswith("137 deadline\n")
 
 
 def test_a_whole_container_that_continues_after_its_deadline(agents: list[Agent]) -> None:

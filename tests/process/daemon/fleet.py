@@ -43,7 +43,7 @@ def render(instance: Instance) -> Refreshed | None:
         return Refreshed(seen, "its check refuses the new content")
     written = ["web.conf"] if text != instance.file else []
     instance.file = text
-    return Refreshed(seen, "", written=written, facts=text.encode(), kind="signal", signal="HUP")
+    return Refreshed(seen, "", written=written, constants=text.encode(), kind="signal", signal="HUP")
 
 
 class InMemoryRefresher(Refresher):
@@ -99,7 +99,7 @@ class Instance:
         self.takes = SETTLE  # seconds from a notification until the daemon is ready
         self.held = False  # whether a refresh hangs in the check of its file
         self.render: Render = render
-        self.facts = b""
+        self.constants = b""
         self._ready_at = -math.inf
         render(self)
         data = fleet.servers.znodes.get(FILE)
@@ -120,8 +120,8 @@ class Instance:
             self.heard.append(self.file)
         return self.deaf
 
-    def renew(self, facts: bytes) -> None:
-        self.facts = facts
+    def renew(self, constants: bytes) -> None:
+        self.constants = constants
 
     def confirm(self, after: float) -> None:
         self._ready_at = max(after, self.fleet.clock + self.takes)

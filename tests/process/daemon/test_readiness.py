@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from kolla_mesos_start.daemon import readiness as readiness_module
 from kolla_mesos_start.daemon.readiness import (
-    Check,
     CommandCheck,
     Notified,
     Readiness,
@@ -30,6 +29,7 @@ from kolla_mesos_start.daemon.readiness import (
     notified_by,
     pause,
 )
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.probes import http, tcp
 from kolla_mesos_start.zookeeper import connect as connect_module
@@ -69,7 +69,7 @@ def test_one_check_makes_ready_and_several_unmake_it(
         yield from ()
         return answers.pop(0)
 
-    readiness = Readiness(Check("tcp", 80, 10, 5, fall), probe, 100.0)
+    readiness = Readiness(Ready("tcp", 80, 10, 5, fall), probe, 100.0)
     while answers:
         run_at(clock, readiness.deadline, readiness)
     assert readiness.ready is ready
@@ -136,7 +136,7 @@ def test_what_makes_ready(
     kind: str, value: Any, notified: Notified, checked: bool, age: float, before: bool, expected: bool
 ) -> None:
     """Each kind looks at its own evidence; STOPPING=1 counts for all of them."""
-    check = Check(kind, value, 10, 5, 3)
+    check = Ready(kind, value, 10, 5, 3)
     assert is_ready(check, notified, checked, age, before) is expected
 
 
@@ -148,7 +148,7 @@ def test_a_daemon_that_was_told_is_confirmed_by_a_check_that_begins_later() -> N
         yield from ()
         return answers.pop(0)
 
-    loop, readiness = Loop(), Readiness(Check("tcp", 80, 3600.0, 5.0, 3), probe, now())
+    loop, readiness = Loop(), Readiness(Ready("tcp", 80, 3600.0, 5.0, 3), probe, now())
     loop.add(readiness)
     loop.wait(lambda: readiness.ready)
     assert readiness.confirmed
@@ -168,7 +168,7 @@ def test_a_daemon_that_notifies_is_confirmed_once_it_has_reloaded(
     datagrams: list[bytes], expected: bool
 ) -> None:
     """One that announces no reload is believed to be ready still."""
-    readiness = Readiness(Check("notify", None, 10, 5, 3), None, now())
+    readiness = Readiness(Ready("notify", None, 10, 5, 3), None, now())
     readiness.notify(b"READY=1")
     readiness.run(False)
     readiness.confirm(now())
@@ -280,7 +280,7 @@ def test_of_a_url_only_the_port_is_named(clock: Clock, url: str, reason: str) ->
         yield from ()
         return "refused"
 
-    readiness = Readiness(Check("http", url, 10, 5, 3), refused, 100.0)
+    readiness = Readiness(Ready("http", url, 10, 5, 3), refused, 100.0)
     run_at(clock, 100.0, readiness)
     assert readiness.reason == reason
 
@@ -301,6 +301,28 @@ def test_an_answer_that_isnt_http(listening: socket.socket, answer: bytes) -> No
         outcome(lambda: http(f"http://127.0.0.1:{listening.getsockname()[1]}/")) == "the answer is not HTTP"
     )
     thread.join()
+
+
+def test_a_name_that_is_being_resolved_blocks_nothing(
+    web: HTTPServer, loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer, real = tmp_path / "answer", socket.getaddrinfo
+
+    def slow(host: bytes, port: int, **more: Any) -> Any:
+        if not more.get("flags"):
+            eventually(answer.exists, "the name server answers", seconds=TIMEOUT)
+            host = b"127.0.0.1"
+        return real(host, port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    url = f"http://web.example:{web.server_port}/200"
+    readiness = Readiness(Ready("http", url, 10, TIMEOUT, 3), lambda: http(url), now())
+    loop.add(readiness)
+    loop.wait(lambda: False, now() + 0.1)
+    assert (readiness.ready, readiness.reason) == (False, "")
+    answer.touch()
+    loop.wait(lambda: readiness.ready, now() + TIMEOUT)
+    assert readiness.ready
 
 
 HEADERS = b"Server: x\r\nConnection: keep-alive\r\n\r\n"
@@ -437,7 +459,7 @@ def end(readiness: Readiness, check: CommandCheck) -> None:
 def test_a_check_ends_with_its_readiness() -> None:
     """The command must not outlive the daemon that it looks at."""
     check = command("sleep", "300")
-    readiness = Readiness(Check("command", (), 10, 100, 3), check, now())
+    readiness = Readiness(Ready("command", (), 10, 100, 3), check, now())
     readiness.run(False)
     assert check.child
     pid = check.child.pid
@@ -450,7 +472,7 @@ def test_a_check_ends_with_its_readiness() -> None:
 def test_a_daemon_that_is_stopped_is_not_ready(loop: Loop) -> None:
     """At once, whatever its checks say, until it says itself that it is ready."""
     check = command("true")
-    readiness = Readiness(Check("command", (), 0.05, 5, 3), check, now())
+    readiness = Readiness(Ready("command", (), 0.05, 5, 3), check, now())
     loop.add(readiness)
     assert loop.wait(lambda: readiness.ready, now() + TIMEOUT)
     readiness.stop()
@@ -490,7 +512,7 @@ def test_a_daemon_that_is_stopped_is_not_ready(loop: Loop) -> None:
 )
 def test_when_the_next_check_is(kind: str, interval: float, ready: bool, age: float, expected: float) -> None:
     """Soon while the daemon may come up at any moment, then as its definition says."""
-    assert pause(Check(kind, None, interval, 5, 3), ready, age) == pytest.approx(expected)
+    assert pause(Ready(kind, None, interval, 5, 3), ready, age) == pytest.approx(expected)
 
 
 class Clock:
@@ -534,7 +556,7 @@ def test_a_daemon_is_found_soon_after_it_has_come_up(kind: str, up_at: float) ->
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock.install(monkeypatch)
-        readiness = Readiness(Check(kind, (), 100, 5, 3), attempt, 0.0)
+        readiness = Readiness(Ready(kind, (), 100, 5, 3), attempt, 0.0)
         while not run_at(clock, readiness.deadline, readiness):
             pass
     first, share = {"tcp": (0.02, 0.25), "command": (0.1, 0.5)}[kind]
@@ -552,7 +574,7 @@ def test_nothing_is_checked_before_its_time(clock: Clock) -> None:
         return "no"
         yield
 
-    readiness = Readiness(Check("tcp", 1, 10, 5, 3), attempt, 100.0)
+    readiness = Readiness(Ready("tcp", 1, 10, 5, 3), attempt, 100.0)
     for instant in (100.0, 100.001, 100.019, 100.021, 100.022):
         run_at(clock, instant, readiness)
     assert checks == [100.0, 100.021]
@@ -568,7 +590,7 @@ def test_a_check_is_given_up_at_its_timeout(clock: Clock) -> None:
         finally:
             closed.append(clock.instant)
 
-    readiness = Readiness(Check("tcp", 1, 10, 5, 3), attempt, 100.0)
+    readiness = Readiness(Ready("tcp", 1, 10, 5, 3), attempt, 100.0)
     run_at(clock, 100.0, readiness)
     assert (readiness.interest, readiness.deadline) == ((0, select.POLLIN), 105.0)
     run_at(clock, 104.9, readiness)
@@ -581,7 +603,7 @@ def test_a_check_is_given_up_at_its_timeout(clock: Clock) -> None:
 
 def test_a_daemon_that_says_nothing(clock: Clock) -> None:
     """By default one that never notifies is ready at its age; the loop is woken for it."""
-    readiness = Readiness(Check("default", None, 10, 5, 3), None, 100.0)
+    readiness = Readiness(Ready("default", None, 10, 5, 3), None, 100.0)
     assert readiness.interest is None and readiness.deadline == 120.0
     assert not run_at(clock, 119.0, readiness)
     assert readiness.reason == "the daemon has run for less than 20 s"
@@ -595,7 +617,7 @@ def test_a_daemon_that_says_nothing(clock: Clock) -> None:
 )
 def test_a_daemon_that_is_old_enough_but_not_ready(clock: Clock, kind: str, datagram: bytes) -> None:
     """The loop is not woken for its age any more, again and again; only for what it says."""
-    readiness = Readiness(Check(kind, 20, 10, 5, 3), None, 100.0)
+    readiness = Readiness(Ready(kind, 20, 10, 5, 3), None, 100.0)
     readiness.notify(datagram)
     run_at(clock, 119.0, readiness)
     assert readiness.deadline == 120.0

@@ -171,7 +171,7 @@ def test_a_refresh_that_changes_no_file_does_not_notify_the_daemon(fleet: Fleet)
     fleet.publish("old")
     fleet.settle(3)
     assert (web.refreshes, web.heard, web.refresher.reason) == (1, [], "")
-    assert web.facts == b"old"  # The container runs what is published.
+    assert web.constants == b"old"  # The container runs what is published.
 
 
 # -- failures ---------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 
 from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
-from kolla_mesos_start.definition.model import Command, File, Graph, Ready
+from kolla_mesos_start.definition.model import Command, File, Graph
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kolla_mesos_start.definition.model import File, Ready, ResolvedCommand
+from kolla_mesos_start.definition.model import File, ResolvedCommand
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.definition.resolve import late_texts, resolve
 from kolla_mesos_start.definition.strings import Text
 from kolla_mesos_start.errors import BadDefinition

@@ -16,8 +16,8 @@ from kolla_mesos_start.definition.model import (
     File,
     Members,
     OnChange,
-    Ready,
 )
+from kolla_mesos_start.definition.ready import Ready
 from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.strings import Text
 from tests.unit.definition.examples import (

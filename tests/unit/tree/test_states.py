@@ -18,6 +18,7 @@ from kolla_mesos_start.tree.states import MAX_DETAIL, MAX_MESSAGE, MAX_STATE, De
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.view import Query, Unknown, View, Znode, data_of
 from tests.support.instances import INSTANCE, INSTANCE_DATA, MEMBER_DATA
+from tests.unit.definition.examples import command
 
 ZNODES = Znodes("/kolla", "site", "infra/db", "web1")
 STATUS = "/kolla/site/status"
@@ -43,29 +44,7 @@ def dependency(
 
 
 def one_time(scope: str = "global", generation: str | None = None) -> Command:
-    return Command(
-        path="db/sync",
-        name="sync",
-        command="true",
-        dependencies=(),
-        run_once=scope,
-        generation=generation,
-        env=(),
-        files=(),
-        succeeds=(0,),
-        retries=0,
-        delay=5.0,
-        timeout=None,
-        stop_grace=10.0,
-        user=None,
-        ready=None,
-        generations=(),
-        on_change=None,
-        width=None,
-        election=None,
-        drain=None,
-        before_stop=None,
-    )
+    return command()._replace(path="db/sync", name="sync", run_once=scope, generation=generation)
 
 
 def view_of(tree: Tree, queries: Iterable[Query]) -> dict[Query, Any]:

@@ -74,7 +74,7 @@ class Memory:
     It is its own client, loop, watches and report. `at` schedules changes; time passes only in `wait`.
     """
 
-    definition = 100  # the zxid of the definition
+    definition_zxid = 100
     stamps: Mapping[str, Any] = {}
 
     def __init__(self, definition: Mapping[str, Any], tree: Tree) -> None:
