@@ -189,9 +189,6 @@ def test_every_python_takes_it(python: pythons.Python, directory: Path) -> None:
 
 
 def test_the_same_input_makes_the_same_bytes(directory: Path, tmp_path: Path) -> None:
-    """Also in place of an older one."""
-    make(tmp_path / "again")
-    (tmp_path / "again" / "bin" / "old").touch()
     make(tmp_path / "again")
     assert contents(tmp_path / "again") == contents(directory)
 
@@ -207,11 +204,14 @@ def contents(place: Path) -> dict[str, tuple[int, int, bytes]]:
 @pytest.mark.parametrize(
     "words, why",
     [
-        (["{used}"], "{used} has other content: name an absent or empty directory"),
+        (["{used}"], "{used} is not empty: name another directory, one for each version"),
         (["{new}", "--wheel", "{used}/file"], "{used}/file is no wheel: build one with"),
         (["{new}", "--wheel", "{used}/none"], "{used}/none: No such file or directory"),
-        (["{new}", "--python", "no-python"], "--python: there is no program 'no-python'"),
-        (["{new}", "--python", "false"], "--python: false can't compile"),
+        (["{new}", "--python", "no-python"], "--python no-python: there is no such program"),
+        (["{new}", "--python", "false"], "--python false: it can't compile: status 1"),
+        (["{new}", "--python", "true"], "--python true: no Python 3.9 to 3.13 has answered"),
+        (["{new}", "--python", "echo /etc/x.py 1 cpython-311"], "no Python 3.9 to 3.13 has answered"),
+        (["{new}", "--image", "An Image"], "--image An Image: expected registry/name:tag"),
         (["{used}/file/new"], "{used}/file: File exists"),
     ],
 )

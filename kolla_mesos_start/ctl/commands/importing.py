@@ -8,6 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import yaml
+
 from kolla_mesos_start.ctl.directory.container_settings import read_agent
 from kolla_mesos_start.ctl.directory.findings import counted
 from kolla_mesos_start.ctl.invocation import Invocation
@@ -80,7 +82,8 @@ kolla_mesos_ctl import kolla-ansible --ansible ~/kolla --inventory multinode \\
     argument(
         "--agent",
         metavar="IMAGE",
-        help="`agent` of launch.yml: the image of bin/agent-directory, or its directory on your hosts",
+        help="`agent` of launch.yml: the image of bin/agent-directory, or its directory on your hosts;"
+        " default: as in an earlier import",
     ),
     argument(
         "--adopt",
@@ -134,7 +137,7 @@ def import_(invocation: Invocation) -> int:
     directory.check(options.output)
     given = {
         "zookeeper": getattr(options, "hosts", None) or invocation.environ.get("KOLLA_ZK_HOSTS"),
-        "agent": agent(options.agent),
+        "agent": earlier_agent(options.output) if options.agent is None else agent(options.agent),
     }
     found = recording.find_environment(options.share, options.ansible)
     table = rules.read(options.overrides)
@@ -164,9 +167,18 @@ def import_(invocation: Invocation) -> int:
     return 0
 
 
-def agent(text: str | None) -> object:
+def earlier_agent(output: Path) -> object:
+    """`agent` in launch.yml of an earlier import, which stays without --agent."""
+    try:
+        content = yaml.safe_load((output / "launch.yml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return content.get("agent") if isinstance(content, dict) else None
+
+
+def agent(text: str) -> object:
     """`agent` of launch.yml. Raises BadUsage."""
-    value = {"host": text} if text and text.startswith("/") else text
+    value = {"host": text} if text.startswith("/") else text
     reading = Reading(lambda text: text.text)
     read_agent(reading, "agent", value)
     if reading.issues:

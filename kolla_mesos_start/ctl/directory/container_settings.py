@@ -129,7 +129,7 @@ def read_agent(reading: Reading, label: str, value: object) -> Volume | None:
         if not REFERENCE.fullmatch(value):
             reading.report(label, f"{NO_REFERENCE}, found {value!r}")
         return Volume(AGENT, IMAGE, value, read_only=True)
-    if not isinstance(value, dict) or len(value) != 1:
+    if not isinstance(value, dict) or len(value) != 1 or None in value.values():
         reading.report(label, "expected an image, {host: DIRECTORY} or {uri: ARCHIVE}")
         return None
     fields = Fields(reading, label, value, tuple(AGENT_PLACES))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.ctl.directory.container_settings import IMAGE
 from kolla_mesos_start.ctl.manifests import per_host
 from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Workload, engine_options, filled
 from kolla_mesos_start.ctl.manifests.per_host import Mount, PerHostContainer
@@ -38,6 +39,11 @@ def _notes(model: Model) -> Iterator[str]:
         yield (
             "stop the containers with `docker compose` 2.30 or newer: only that runs `pre_stop`. For"
             f" podman-compose set KOLLA_START_MODE to supervise in launch.yml: {services}"
+        )
+    if any(each.agent and each.agent.kind == IMAGE for each in model.workloads):
+        yield (
+            "mounting the agent's image needs podman-compose 1.6, or docker compose 2.35 with Docker 28:"
+            " otherwise use `agent: {host: DIRECTORY}` in launch.yml"
         )
 
 
@@ -65,7 +71,7 @@ def service(container: PerHostContainer) -> Document:
         "ports": [f"{port}:{port}" for port in workload.ports if workload.on_own_network],
         **_rights(workload),
         "volumes": [*map(_volume, container.mounts), *map(escaped, anonymous)],
-        "tmpfs": [f"{escaped(path)}:mode=1777" for path in container.temporary if path not in anonymous],
+        "tmpfs": [f"{escaped(path)}:mode=1777,exec" for path in container.temporary if path not in anonymous],
         "mem_limit": f"{workload.settings.memory}m" if workload.settings.memory else None,
         "cpu_shares": cpu_shares(workload.settings.cpu) if workload.settings.cpu else None,
         # In Compose, a restart can't depend on the exit status.

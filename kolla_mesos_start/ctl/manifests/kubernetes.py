@@ -269,7 +269,7 @@ class _Objects:
     def copy_agent(self, agent: Volume) -> Document:
         """Its image has nothing but the agent and a program that copies it. It may be any version of it."""
         mount = {"name": self.volume_names()[agent.path], "mountPath": agent.path}
-        return {
+        container = {
             "name": "copy-agent",
             "image": agent.source,
             "command": ["/busybox", "cp", "-r", "/bin", "/lib", agent.path],
@@ -280,8 +280,10 @@ class _Objects:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             },
+            "resources": self.resources(),
             "volumeMounts": [mount],
         }
+        return filled(container)
 
     def is_of_node(self, volume: Volume) -> bool:
         """Whether it is a directory of the node that only this deployment uses."""
@@ -291,9 +293,6 @@ class _Objects:
         """The container. The image's ENTRYPOINT, dumb-init, stays in front of the agent."""
         workload, is_daemon = self.workload, not self.workload.is_task
         settings = workload.settings
-        # Memory is also a limit: a container that exceeds it is killed. The processor share is a minimum.
-        memory = filled({"memory": f"{settings.memory}Mi" if settings.memory else None})
-        requests = {**filled({"cpu": f"{settings.cpu}m" if settings.cpu else None}), **memory}
         rights = {"drop": ["ALL"], "add": list(settings.capabilities or ())}
         security = {
             "allowPrivilegeEscalation": not settings.is_confined,
@@ -318,11 +317,18 @@ class _Objects:
                 if workload.needs_hook
                 else None,
                 "terminationMessagePolicy": "File",
-                "resources": filled({"requests": requests, "limits": memory}),
+                "resources": self.resources(),
                 "securityContext": filled(security),
                 "volumeMounts": list(self.mounts()),
             }
         )
+
+    def resources(self) -> Document:
+        """Memory is also a limit: a container that exceeds it is killed. The processor share is a minimum."""
+        settings = self.workload.settings
+        memory = filled({"memory": f"{settings.memory}Mi" if settings.memory else None})
+        requests = {**filled({"cpu": f"{settings.cpu}m" if settings.cpu else None}), **memory}
+        return filled({"requests": requests, "limits": memory})
 
     def env(self) -> Sequence[Document]:
         values = self.workload.environ
@@ -377,8 +383,10 @@ class _Objects:
             return {"persistentVolumeClaim": {"claimName": volume.source}}
         if volume.kind in (TEMPORARY, IMAGE):
             return {"emptyDir": {}}
-        kind = "Directory" if volume == self.workload.agent else "DirectoryOrCreate"
-        return {"hostPath": {"path": self.workload.place(volume), "type": kind}}
+        # A path of the host may also be a file, a socket or a device.
+        kinds = {NAMED: "DirectoryOrCreate", KEPT: "DirectoryOrCreate"}
+        kind = "Directory" if volume == self.workload.agent else kinds.get(volume.kind)
+        return {"hostPath": filled({"path": self.workload.place(volume), "type": kind})}
 
     def file_directories(self) -> Mapping[str, Mapping[str, str]]:
         """The directories of mounted files: in each, the file names by their keys."""

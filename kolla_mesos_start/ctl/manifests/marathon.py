@@ -49,7 +49,7 @@ HEALTH_CHECK = {
 }
 # Fields that others may set in an app. launch.yml has nothing for them.
 OTHERS = (
-    *("labels", "fetch", "acceptedResourceRoles", "role", "dependencies", "disk"),
+    *("labels", "acceptedResourceRoles", "role", "dependencies", "disk"),
     *("backoffSeconds", "backoffFactor", "maxLaunchDelaySeconds", "unreachableStrategy", "killSelection"),
 )
 
@@ -90,6 +90,7 @@ def ids(model: Model) -> Mapping[str, str]:
 def differences(app: App, found: Mapping[str, Any]) -> Sequence[str]:
     """The fields of an app that Marathon has otherwise. Marathon adds defaults, which are ignored."""
     exact = ("args", "env")
+    app = {**app, "fetch": _fetched(app, found)}
     return [
         name
         for name in dict.fromkeys((*app, "constraints"))
@@ -99,7 +100,15 @@ def differences(app: App, found: Mapping[str, Any]) -> Sequence[str]:
 
 def merged(app: App, found: Mapping[str, Any]) -> App:
     """The app, with the fields that others have set in Marathon."""
-    return {**{name: found[name] for name in OTHERS if found.get(name)}, **app}
+    of_others = {name: found[name] for name in OTHERS if found.get(name)}
+    return {**of_others, **app, **filled({"fetch": _fetched(app, found)})}
+
+
+def _fetched(app: App, found: Mapping[str, Any]) -> Sequence[App]:
+    """The agent's archive, and what others have added, such as a registry's credentials."""
+    own = app.get("fetch", [])
+    uris = {each["uri"] for each in own}
+    return [*own, *(each for each in found.get("fetch") or () if each["uri"] not in uris)]
 
 
 def _is_as(wanted: Any, found: Any) -> bool:
@@ -132,6 +141,11 @@ def notes(model: Model) -> Iterator[str]:
         for what in _needs(each)
     )
     for each in model.workloads:
+        if each.agent and each.agent.kind == ARCHIVE and each.settings.user != 0:
+            yield (
+                f"{each.service}: Mesos gives its sandbox, which has the agent, to the task's user alone: set"
+                " `user: 0`, or use `agent: {host: DIRECTORY}`"
+            )
         if each.needs_hook and "KOLLA_START_MODE" in each.env:
             yield f"{each.service} is not drained: Marathon has no preStop; set KOLLA_START_MODE to supervise"
         if each.of_kind(KEPT) and not each.hosts:
@@ -254,7 +268,7 @@ class _Maker:
             yield _parameter(option, value)
         for volume in workload.directories:
             if volume.kind == TEMPORARY:
-                yield _parameter("tmpfs", f"{volume.path}:mode=1777")
+                yield _parameter("tmpfs", f"{volume.path}:mode=1777,exec")
             elif volume.kind == NAMED:  # Marathon takes a name in `volumes` for a directory of the sandbox.
                 mode = ":ro" if volume.read_only else ""
                 yield _parameter("volume", f"{volume.source}:{volume.path}{mode}")

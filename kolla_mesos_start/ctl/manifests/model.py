@@ -20,6 +20,7 @@ from kolla_mesos_start.ctl.directory.container_settings import (
     EACH,
     FROM_HOST,
     HOST,
+    IMAGE,
     NAMED,
     NO_REFERENCE,
     OWN,
@@ -56,7 +57,10 @@ CREDENTIAL = "auth"  # the file in the second
 # The directories of a host that the operator has to provide: one for each secret, mounted files, and data.
 SECRETS, FILES, DATA = "/etc/kolla-secrets", "/etc/kolla-files", "/var/lib/kolla"
 # Where the agent writes, by the variables that name it. An image that has the agent has these directories.
-WRITTEN = {"KOLLA_RUN_DIR": "/run/kolla_mesos_start", "KOLLA_STATE_DIR": "/var/lib/kolla_mesos_start"}
+STATE = "KOLLA_STATE_DIR"
+WRITTEN = {"KOLLA_RUN_DIR": "/run/kolla_mesos_start", STATE: "/var/lib/kolla_mesos_start"}
+# Any user can make it, in the container's own layer.
+OWN_STATE = "/tmp/kolla_mesos_start"
 # Exit statuses after which another attempt can't help, and those that are no failure of the command.
 FINAL = (64, 65, 70, 73, 76, 77, 78, 126, 127)
 UNAVAILABLE = (69, 75)
@@ -160,15 +164,25 @@ class Workload(NamedTuple):
     @property
     def directories(self) -> Sequence[Volume]:
         """The volumes of launch.yml, a mounted agent, and where it writes if the image has no place."""
-        found = {each.path: each for each in self.volumes}
+        found = list(self.volumes)
         if self.agent and self.agent.kind != ARCHIVE:  # Mesos mounts its sandbox itself.
-            found[self.agent.path] = self.agent
+            found.append(self.agent)
         written: list[str] = []
         if self.agent or self.settings.read_only:
-            written += (self.env.get(name, path) for name, path in WRITTEN.items())
+            written += (self.env.get(name) or path for name, path in WRITTEN.items() if self.mounts(name))
         if self.settings.read_only:
             written.append("/tmp")
-        return list({**{path: Volume(path, TEMPORARY) for path in written}, **found}.values())
+        places = [each.path for each in found if not each.read_only]
+        return [*found, *(Volume(path, TEMPORARY) for path in written if not is_within(path, places))]
+
+    def mounts(self, variable: str) -> bool:
+        """Whether the directory is mounted, which `variable` names.
+
+        With COPY_ONCE the state must last as long as the files that it is about: they are in the container's
+        own layer, and a volume would outlive it, or be emptied before.
+        """
+        keeps_files = self.env.get("KOLLA_CONFIG_STRATEGY") == "COPY_ONCE" and not self.settings.read_only
+        return not (variable == STATE and keeps_files)
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -180,6 +194,8 @@ class Workload(NamedTuple):
     def environ(self) -> Mapping[str, str]:
         """`env` and the paths of the secrets. Values of launch.yml take precedence."""
         places = {}
+        if self.agent and not self.mounts(STATE):
+            places[STATE] = OWN_STATE
         if self.settings.variables:
             places["KOLLA_VARIABLES_DIR"] = VARIABLES_DIR
         if self.settings.credential:
@@ -271,6 +287,8 @@ def needs(workload: Workload, files: Mapping[str, str]) -> Iterator[str]:
         yield f"mount what is shared at {workload.place(volume)}, for its users to write"
     if workload.agent and workload.agent.kind == FROM_HOST:
         yield f"make {workload.agent.source}, the agent, with bin/agent-directory"
+    if workload.agent and workload.agent.kind == IMAGE:
+        yield f"pull {workload.agent.source}, the agent: podman does not pull images that it mounts"
     for file in workload.mounted:
         missing = ", which DIR does not have," if file.content is None else ""
         yield f"put {file.name} of {workload.service}{missing} at {files[file.path]}"
@@ -295,6 +313,11 @@ def build(deployment: Deployment, site: Site) -> tuple[Model, Sequence[Finding]]
         )
         return Model(site.deployment, ()), located([Issue(ERROR, NAME, what)], sources)
     issues: list[Issue] = []
+    agent = launch.agent.source if launch.agent and launch.agent.kind == IMAGE else ""
+    reference = REFERENCE.fullmatch(agent)
+    if reference and not (reference["tag"] or reference["digest"]):
+        what = f"agent: {agent} has no tag: each host takes what is `latest` there"
+        issues.append(Issue(WARNING, NAME, what, "agent"))
     if not launch.zookeeper:
         what = "zookeeper: is required: h1:2181,h2:2181 as the containers reach them"
         issues.append(Issue(ERROR, NAME, what))
@@ -352,13 +375,13 @@ class _WorkloadReader:
 
     def check_places(self, workload: Workload) -> None:
         """Check that each path is mounted once and contains no separator of a runtime."""
+        if workload.agent:
+            self.check_agent(workload, workload.agent.path)
         volumes = [each.path for each in workload.directories]
         if any(each.source == "/" for each in workload.volumes):
             what = f"volumes: {workload.service} has the whole file system of its host"
             label = self.launch.label(self.service.name, "volumes")
             self.issues.append(Issue(WARNING, NAME, what, label))
-        if workload.agent and any(each.path == workload.agent.path for each in workload.volumes):
-            self.wrong("volumes", f"{workload.agent.path} is where the agent is mounted: choose another path")
         for path in workload.secrets.keys() & set(volumes):
             self.wrong("volumes", f"{path} is where {workload.service} has a secret: choose another path")
         for file in workload.mounted:
@@ -370,6 +393,18 @@ class _WorkloadReader:
             else:
                 continue
             self.issues.append(Issue(ERROR, self.service.name, what))
+
+    def check_agent(self, workload: Workload, place: str) -> None:
+        """Check that nothing else is in the directory of a mounted agent, and that it can have its own."""
+        for volume in workload.volumes:
+            if is_within(volume.path, [place]):
+                what = f"{volume.path} is in {place}, where the agent is mounted: choose another path"
+                self.wrong("volumes", what)
+        for name in WRITTEN:
+            own = workload.env.get(name)
+            if own and (bad_place(own) or is_within(own, [place])):
+                what = f"expected an absolute path outside of {place}, found {own!r}"
+                self.wrong("env", f"{name} of {workload.service}: {what}")
 
     def image(self) -> str:
         if self.settings.image is None:
@@ -453,6 +488,11 @@ class _WorkloadReader:
     def wrong(self, key: str, what: str) -> None:
         label = self.launch.label(self.service.name, key)
         self.issues.append(Issue(ERROR, NAME, f"{key}: {what}", label))
+
+
+def is_within(path: str, places: Iterable[str]) -> bool:
+    """Whether it is one of these directories, or in one of them."""
+    return any(path == each or path.startswith(f"{each}/") for each in places)
 
 
 # -- names that all launchers accept: lowercase letters, digits and hyphens -----------------------------

@@ -9,6 +9,7 @@ No unit waits for another: the agents keep the order.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from kolla_mesos_start.ctl.directory.findings import InvalidDirectory
@@ -31,10 +32,14 @@ REMOVE = 10  # seconds that podman has to remove a container that has ended
 
 def manifests(model: Model) -> Manifests:
     """A directory for each host, with a file for each of its containers."""
-    units = [each.service for each in model.workloads if each.image.endswith((".build", ".image"))]
+    images = {
+        **{f"image of {each.service}": each.image for each in model.workloads},
+        "agent": next((each.agent.source for each in model.workloads if each.agent), ""),
+    }
+    units = [what for what, image in images.items() if image.endswith((".build", ".image"))]
     if units:
         raise InvalidDirectory(
-            [f"image of {each}: podman takes what ends in .build or .image for a unit" for each in units]
+            [f"{each}: podman takes what ends in .build or .image for a unit" for each in units]
         )
     hosts = per_host.by_host(model)
     files = {
@@ -110,6 +115,11 @@ def _container(container: PerHostContainer) -> Iterator[str]:
 def _service(container: PerHostContainer) -> Iterator[str]:
     """Its exit status says whether another attempt can help."""
     workload = container.workload
+    for mount in container.mounts:
+        if mount.is_image:  # podman does not pull it when it starts a container.
+            image = shlex.quote(mount.source)
+            line = f"/usr/bin/podman image exists {image} || exec /usr/bin/podman pull {image}"
+            yield f"ExecStartPre=/bin/sh -c {word(line)}"
     yield f"Restart={'on-failure' if workload.is_task else 'always'}"
     yield f"RestartSec={AGAIN}"
     yield f"RestartPreventExitStatus={' '.join(map(str, FINAL))}"

@@ -70,6 +70,8 @@ def test_a_pod_mounts_the_agent_of_its_node(tmp_path: Path) -> None:
 )
 def test_a_quadlet_mounts_the_agent(agent: str, line: str, tmp_path: Path) -> None:
     lines = made("quadlet", tmp_path, agent)["lines"]
+    pulls = [line for line in lines if line.startswith("ExecStartPre=") and f"podman pull {IMAGE}" in line]
+    assert bool(pulls) == (agent == IMAGE)
     assert {line, f"Exec={PROGRAM}", f"HealthCmd={PROGRAM} health", f"Tmpfs={RUN}:U"} < set(lines)
     assert any(line.startswith("ExecStop=") and line.endswith(f"{PROGRAM} stop --no-term") for line in lines)
 
@@ -79,7 +81,7 @@ def test_compose_mounts_the_agent(agent: str, kind: str, source: str, tmp_path: 
     service = made("compose", tmp_path, agent)["services"]["web"]
     (volume,) = service["volumes"]
     assert (volume["type"], volume["source"], volume["target"]) == (kind, source, AGENT)
-    assert service["tmpfs"] == [f"{RUN}:mode=1777", f"{STATE}:mode=1777"]
+    assert service["tmpfs"] == [f"{RUN}:mode=1777,exec", f"{STATE}:mode=1777,exec"]
     assert service["command"] == [PROGRAM]
     assert service["healthcheck"]["test"][1] == service["pre_stop"][0]["command"][0] == PROGRAM
 
@@ -109,6 +111,7 @@ def test_mesos_fetches_the_agent(tmp_path: Path) -> None:
         ("compose", "No Image", "agent: expected registry/name:tag, without spaces"),
         ("compose", "{host: srv}", "agent.host: expected an absolute path"),
         ("compose", "{host: /srv, uri: 'x://y.tgz'}", "agent: expected an image, {host: DIRECTORY} or"),
+        ("compose", "{host: }", "agent: expected an image, {host: DIRECTORY} or {uri: ARCHIVE}"),
         ("compose", "{}", "agent: expected an image, {host: DIRECTORY} or {uri: ARCHIVE}"),
         ("compose", "{hots: /srv}", "agent.hots: unknown key; nearest is 'host'"),
         ("marathon", "{uri: agent.tar.gz}", "agent.uri: expected the URI of an archive"),
@@ -120,14 +123,30 @@ def test_an_agent_that_cannot_be_mounted_is_named(format: str, agent: str, why: 
         made(format, tmp_path, agent)
 
 
-def test_nothing_else_is_mounted_where_the_agent_is(tmp_path: Path) -> None:
-    settings = f"{{placement: all, volumes: {{{AGENT}: temporary}}}}"
-    with pytest.raises(InvalidDirectory, match=f"volumes: {AGENT} is where the agent is mounted: choose"):
-        made("compose", tmp_path, settings=settings)
+@pytest.mark.parametrize(
+    "settings, why",
+    {
+        f"volumes: {{{AGENT}: temporary}}": f"volumes: {AGENT} is in {AGENT}, where the agent is mounted",
+        f"volumes: {{{AGENT}/lib: 1Gi}}": f"volumes: {AGENT}/lib is in {AGENT}, where the agent is mounted",
+        "env: {KOLLA_RUN_DIR: run}": "env: KOLLA_RUN_DIR of web: expected an absolute path outside of",
+        f"env: {{KOLLA_STATE_DIR: {AGENT}/state}}": "env: KOLLA_STATE_DIR of web: expected an absolute path",
+    }.items(),
+)
+def test_nothing_else_is_where_the_agent_is(settings: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidDirectory, match=re.escape(why)):
+        made("compose", tmp_path, settings=f"{{placement: all, {settings}}}")
+
+
+@pytest.mark.parametrize("format", ["kubernetes", "compose"])
+def test_with_copy_once_the_state_is_where_the_files_are(format: str, tmp_path: Path) -> None:
+    """A pod's volume outlives a container and its files; a tmpfs is emptied when a container is restarted."""
+    found = made(format, tmp_path, settings="{placement: all, env: {KOLLA_CONFIG_STRATEGY: COPY_ONCE}}")
+    assert STATE not in json.dumps(found)
+    assert "/tmp/kolla_mesos_start" in json.dumps(found)
 
 
 def test_the_directories_that_the_agent_writes_are_those_of_its_environment(tmp_path: Path) -> None:
-    settings = f"{{placement: all, env: {{KOLLA_RUN_DIR: /run/own}}, volumes: {{{STATE}: 1Gi}}}}"
+    settings = "{placement: all, env: {KOLLA_RUN_DIR: /run/own}, volumes: {/var/lib: 1Gi}}"
     service = made("compose", tmp_path, settings=settings)["services"]["web"]
-    assert service["tmpfs"] == ["/run/own:mode=1777"]
-    assert json.dumps(STATE) in json.dumps(service["volumes"])
+    assert service["tmpfs"] == ["/run/own:mode=1777,exec"]
+    assert "/var/lib" in json.dumps(service["volumes"])
