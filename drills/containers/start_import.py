@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -205,7 +204,6 @@ def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE) -> None:
 
 def make_agent() -> None:
     """Make the directory that is mounted."""
-    shutil.rmtree(MADE, ignore_errors=True)
     subprocess.run((sys.executable, CHECKOUT / "bin" / "agent-directory", MADE), check=True)
 
 

@@ -25,7 +25,7 @@ from tests.support.zookeeper import Ensemble, Server
 START = 40.0  # seconds: about as long as a start takes
 DATABASE_AWAY = 30.0  # seconds
 LOOK_EVERY = 1.0  # seconds
-TOLD_WITHIN = 15.0  # seconds: the session of a dead registrar, and a start
+SEEN_WITHIN = 15.0  # seconds: the session of a dead registrar, and a start
 NOT_YET = 3.0  # seconds in which containers that were started all at once show themselves
 
 # What is slow, and a load balancer that does not know of a backend yet.
@@ -134,7 +134,7 @@ def test_it_goes_on_through_faults(ensemble: Ensemble, programs: Path, place: Pa
         assert set(once.values()) == {1}, once
 
         ensemble.leader.kill()
-        time.sleep(TOLD_WITHIN)
+        time.sleep(SEEN_WITHIN)
         assert cloud.is_up, cloud.log_ends()
         ensemble.mend()
 
@@ -146,8 +146,8 @@ def test_it_goes_on_through_faults(ensemble: Ensemble, programs: Path, place: Pa
             cloud.start_one(victim)
             cloud.await_up_as_a_launcher()
             if seconds:
-                told = explaining.first(f"{victim.role}/daemon", killed)  # Its cluster waits for an election.
-                assert told is not None and told < TOLD_WITHIN, explaining.seen
+                seen = explaining.first(f"{victim.role}/daemon", killed)  # Its cluster waits for an election.
+                assert seen is not None and seen < SEEN_WITHIN, explaining.seen
             boots(cloud, victim.role)
         assert not explaining.seen[-1].stuck
 
