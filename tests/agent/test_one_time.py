@@ -33,6 +33,7 @@ from tests.support.instances import INSTANCE_DATA
 from tests.support.link import Link
 from tests.support.publishing import publish
 from tests.support.waiting import eventually
+from tests.support.walking import znodes
 from tests.support.zookeeper import HOST, Process, Server, free_port
 
 SERVICE = "infra/db"
@@ -846,6 +847,16 @@ def test_an_old_replica_leaves_the_queue_to_newer_ones(site: Site) -> None:
     assert old.running
 
 
+def replace_at_once(zk: KazooClient, path: str, data: bytes) -> None:
+    """Delete a znode with what is below it and create it again: an agent must not find that it is missing."""
+    replaced = zk.transaction()
+    for each in reversed(list(znodes(zk, path))):
+        replaced.delete(each)
+    replaced.create(path, data)
+    failed = [result for result in replaced.commit() if isinstance(result, Exception)]
+    assert not failed
+
+
 @pytest.mark.parametrize("change", ["set", "nearer", "created again", "definition"])
 def test_a_claim_is_for_what_is_published_then(site: Site, zk: KazooClient, change: str) -> None:
     """A changed definition or variable makes the agent start over: its generation was read earlier.
@@ -868,12 +879,9 @@ def test_a_claim_is_for_what_is_published_then(site: Site, zk: KazooClient, chan
         zk.set(tag, b"2")
     elif change == "nearer":
         zk.create(changed, b"2", makepath=True)
-    elif change == "created again":
-        zk.delete(tag)
-        zk.create(tag, b"2")
     else:
-        zk.delete(service, recursive=True)
-        zk.create(service, json.dumps({"name": SERVICE, "commands": {"sync": sync("2")}}).encode())
+        definition = json.dumps({"name": SERVICE, "commands": {"sync": sync("2")}}).encode()
+        replace_at_once(zk, changed, b"2" if changed == tag else definition)
     site.put("global/gate/open", "done")
     assert agent.ends() == 0
     assert f"{changed} has changed since it was read: beginning again" in agent.said
