@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+CAP_SETGID, CAP_SETUID = 6, 7  # of linux/capability.h
 ADD_IT = "add it to the image, or use a number"
 
 
@@ -39,6 +40,32 @@ def ids(user: str) -> Ids:
     if number is None:
         raise CannotExecute(f"user {user!r} is not known in this container; {ADD_IT}")
     return Ids(number, number, (number,), None, None)
+
+
+def to_become(user: str) -> Ids | None:
+    """The ids that a process has to take on to be `user`; None if this container runs as that user already.
+
+    Raises CannotExecute if there is no such user, or if this container must not become another one.
+    """
+    wanted, uid = ids(user), os.geteuid()
+    may_change = _has_capabilities(CAP_SETGID, CAP_SETUID)
+    if wanted.uid == uid and not (uid == 0 and may_change):
+        return None
+    if not may_change:
+        own = _account(str(uid))
+        name = own.pw_name if own else "a user without a name"
+        raise CannotExecute(
+            f"user {user!r} (uid {wanted.uid}): this container runs as {name} (uid {uid}), without the right "
+            f"to become another user: start it as uid {wanted.uid} (`user` in launch.yml), or change the user "
+            "in the definition"
+        )
+    return wanted
+
+
+def _has_capabilities(*numbers: int) -> bool:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        (effective,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    return all(effective >> number & 1 for number in numbers)
 
 
 def owner_ids(owner: str) -> tuple[int, int]:

@@ -312,9 +312,7 @@ class Preparer:
             return None
         from kolla_mesos_start.host import accounts
 
-        ids = accounts.ids(step.command.user)
-        # Without root a process can't change its ids, and it need not if it already is that user.
-        return None if ids.uid == os.geteuid() != 0 else ids
+        return accounts.to_become(step.command.user)
 
 
 def _read_mounted(file: File) -> bytes | None:

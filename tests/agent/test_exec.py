@@ -603,6 +603,39 @@ def test_a_missing_program_is_named_although_its_user_cannot_read_python(
     assert "program '/no/such-program' was not found" in agent.ending["reason"]
 
 
+@pytest.mark.parametrize(("uid", "runs_as"), [("65534", "nobody (uid 65534)"), ("0", "root (uid 0)")])
+def test_a_user_that_the_container_may_not_become_is_named(
+    deployment: Deployment, containers: Containers, uid: str, runs_as: str
+) -> None:
+    """With whose the container is."""
+    ids = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+    under = ("setpriv", *ids, "--bounding-set=-all", "--inh-caps=-all")
+    with tempfile.TemporaryDirectory(prefix="run-") as open_to_all:
+        os.chmod(open_to_all, 0o777)
+        environ = {name: f"{open_to_all}/{name}" for name in ("KOLLA_RUN_DIR", "KOLLA_STATE_DIR")}
+        publish_daemon(deployment, user="1")
+        agent = containers.start(SERVICE, under=under, **environ)
+        assert agent.ends() == 126
+        assert (
+            f"user '1' (uid 1): this container runs as {runs_as}, without the right to become another "
+            "user: start it as uid 1 (`user` in launch.yml), or change the user in the definition"
+        ) in agent.said
+
+
+def test_root_without_rights_stays_root(deployment: Deployment, containers: Containers, site: Site) -> None:
+    """A daemon of root's needs no right; a command of another user's ends the agent before anything runs."""
+    under = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    publish_daemon(deployment, user="root")
+    agent = containers.start(SERVICE, under=under)
+    site.await_instances(1)
+    agent.end()
+    await_nothing(site, agent)
+    publish_daemon(deployment, commands={"go": {"command": "true", "user": "1"}})
+    agent = containers.start(SERVICE, under=under)
+    assert agent.ends() == 126
+    assert agent.ending["command"] == "web/go"
+
+
 # -- an outer service manager ----------------------------------------------------------------------------
 
 # As systemd starts a service with a socket; it passes the process id of the shell, which execs.

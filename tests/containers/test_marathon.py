@@ -225,7 +225,6 @@ def tree(marathon: Marathon, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, tree)
     values = {
         **formats.values(EXAMPLE / "variables.yml"),
-        "memcached_user": "memcached",  # as Kolla has it
         "memcached_port": marathon.offered,
         "mariadb_port": free_port(),
     }

@@ -42,7 +42,7 @@ def directory(
     """
     shutil.copytree(EXAMPLE, place)
     values = {name: PASSWORD for name in formats.values(EXAMPLE / "variables.yml") if "password" in name}
-    values.update(memcached_user="memcached", keystone_workers="1")
+    values.update(keystone_workers="1")
     values.update((name, str(port)) for name, port in ports.items())
     own = {**formats.values(EXAMPLE / "variables.yml"), **values}
     (place / "variables.yml").write_text(json.dumps(own))
