@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from kolla_mesos_start.definition.document import Fields, Reading, nearest
-from kolla_mesos_start.definition.strings import any_text, bad_signal, labelled
+from kolla_mesos_start.definition.strings import Text, any_text, bad_generation, bad_signal, labelled
 
 Form = Callable[[str], Optional[str]]
 
@@ -71,6 +71,7 @@ class ContainerSettings(NamedTuple):
     """
 
     placement: str | None = None
+    tag: str | None = None
     replicas: str | None = None
     image: str | None = None
     cpu: int | None = None
@@ -153,6 +154,12 @@ URI = _form(r"[a-z0-9]+://\S+\.(tar\.gz|tgz)", "the URI of an archive, such as h
 LIMIT_NAME = _form("[a-z]+", "a name as for ulimit, such as nofile")
 LIMIT = _form(r"(-1|[0-9]+)(:(-1|[0-9]+))?", "a number, or soft:hard")
 VARIABLE = _form("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable, of letters, digits and _")
+
+
+def bad_tag(text: str) -> str | None:
+    """A container's KOLLA_GENERATION, which launchers know before any variable."""
+    is_template = Text("tag", text).is_template
+    return "expected the tag itself: a template is not rendered here" if is_template else bad_generation(text)
 
 
 def bad_place(text: str) -> str | None:
@@ -296,6 +303,7 @@ PLACES: Mapping[str, Form] = {
 AGENT_PLACES: Mapping[str, tuple[str, Form]] = {"host": (FROM_HOST, bad_place), "uri": (ARCHIVE, URI)}
 KEYS: Mapping[str, tuple[Any, ...]] = {
     "placement": (Fields.early, None, any_text),
+    "tag": (Fields.early, None, bad_tag),
     "replicas": (Fields.early, None, _form(EACH, f"{EACH!r}; a number is `instances` of the definition")),
     "image": (Fields.early, None, _form(r".*\S.*", "the name of an image")),
     "cpu": (_measured, _thousandths, "a number of processors, 0.5 or 500m"),

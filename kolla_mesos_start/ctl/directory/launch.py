@@ -24,7 +24,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     located,
 )
 from kolla_mesos_start.definition.document import Fields, Reading, load, nearest
-from kolla_mesos_start.definition.strings import GLOBAL, Text, bad_generation, bad_segment, labelled, sublabel
+from kolla_mesos_start.definition.strings import GLOBAL, Text, bad_segment, labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 
 NAME = "launch"  # of the file
@@ -56,6 +56,10 @@ class LaunchFile(NamedTuple):
         """The label of a setting of a service, or of its default."""
         is_own = getattr(self.services.get(service), key, None) is not None
         return f"{sublabel('services', service) if is_own else 'defaults'}.{key}"
+
+    def tag_of(self, service: str) -> str | None:
+        """The tag of a service's image: its own, or that of all."""
+        return self.of(service).tag or self.tag
 
     def hosts_of(self, service: str) -> Sequence[str]:
         """The hosts of its role; empty without placement."""
@@ -122,7 +126,7 @@ def parse(
     hosts = _hosts(reading, top.mapping("hosts"))
     launch = LaunchFile(
         source,
-        top.early("tag", None, _bad_tag),
+        top.early("tag", None, container_settings.bad_tag),
         hosts,
         container_settings.read(reading, "defaults", top.raw("defaults"), hosts),
         _services(reading, top.mapping("services"), frozenset(services), hosts),
@@ -181,11 +185,6 @@ def _services(
         name: container_settings.read(reading, sublabel("services", name), value, hosts)
         for name, value in given.items()
     }
-
-
-def _bad_tag(text: str) -> str | None:
-    is_template = Text("tag", text).is_template
-    return "expected the tag itself: a template is not rendered here" if is_template else bad_generation(text)
 
 
 def _bad_hosts(text: str) -> str | None:

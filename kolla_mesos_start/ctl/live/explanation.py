@@ -9,6 +9,7 @@ from typing import Any, Callable
 from kolla_mesos_start.ctl.directory.findings import counted
 from kolla_mesos_start.ctl.invocation import Line
 from kolla_mesos_start.ctl.live import causes
+from kolla_mesos_start.ctl.live.logs import LAUNCHER
 from kolla_mesos_start.ctl.live.model import MAY_SEEM, Cause, LiveDeployment, LiveService, service_node
 
 COLUMN = 12  # characters of what comes before the text
@@ -33,7 +34,7 @@ def lines(
     has_begun = any(each.begun or each.containers for each in deployment.services.values())
     if len(absent) > 1 and not has_begun:
         what = f"no container of {counted(len(absent), 'service')} was ever started, or none has reached"
-        yield _line("ROOT CAUSE", "bold red", f"{what} ZooKeeper: start them, or see the log of one")
+        yield _line("ROOT CAUSE", "bold red", f"{what} ZooKeeper: start them; of one, {LAUNCHER}")
     else:
         absent = []
     for cause in (each for each in found if each not in absent):

@@ -14,6 +14,10 @@ ON_ITS_HOST = re.compile(rf"(podman|docker) logs {NAME}|journalctl (-u|--unit) {
 ANYWHERE = re.compile(rf"kubectl (-n {NAME} )?logs {NAME}( -c {NAME})?")
 
 
+# Of a container that did not even start, or has not reached ZooKeeper.
+LAUNCHER = "see its log, or what its launcher says: kubectl describe pod, systemctl status, podman ps -a"
+
+
 def see(service: LiveService, host: str, otherwise: str = "see its log") -> str:
     """A clause that says how to read the log of a container on `host`, or of the last start that failed
     there; `otherwise` if that is unknown."""

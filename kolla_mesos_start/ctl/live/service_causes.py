@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from kolla_mesos_start.ctl.live.election import ABSENT
-from kolla_mesos_start.ctl.live.logs import see
+from kolla_mesos_start.ctl.live.logs import LAUNCHER, see
 from kolla_mesos_start.ctl.live.model import (
     CLOCK_STEP,
     Attempt,
@@ -295,7 +295,7 @@ def _absence(service: LiveService) -> str:
         count = f"{len(service.live)} of {service.wanted} containers of {service.name} exist"
         return f"{count}: start the others"
     if not service.begun:
-        return f"no container of {service.name} was ever started, or none has reached ZooKeeper: see its log"
+        return f"no container of {service.name} was ever started, or none has reached ZooKeeper: {LAUNCHER}"
     if service.is_task and not service.tells:
         return f"{service.name} was started, but none of its containers reports what it is doing"
     return f"no container of {service.name} is left: start it again"

@@ -50,11 +50,14 @@ CONTAINER = "agent"  # in each pod
 LOGS = {"KOLLA_LOGS": f"kubectl -n $(POD_NAMESPACE) logs $(POD_NAME) -c {CONTAINER}"}
 NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
 LONGEST_JOB = 63
+# Seconds between a pod's leaving its Service and the stop signal: nodes learn of it within a second or two.
+LEAVING = 5
 PATIENCE = 7200  # seconds that a container may wait for others; while it does, it is healthy
-# The names that Kubernetes has for them. Only privileged containers may have the first two.
+# The names that Kubernetes has for them.
+BOTH_WAYS, FROM_NODE = "Bidirectional", "HostToContainer"
 PROPAGATIONS = {
-    **dict.fromkeys(("shared", "rshared"), "Bidirectional"),
-    **dict.fromkeys(("slave", "rslave"), "HostToContainer"),
+    **dict.fromkeys(("shared", "rshared"), BOTH_WAYS),
+    **dict.fromkeys(("slave", "rslave"), FROM_NODE),
 }
 # Runs in the image before the agent, with the directories of the node below $0: an unused one gets what the
 # image has at that path, with its owner and mode, as a volume of a container engine does.
@@ -97,7 +100,8 @@ def notes(model: Model) -> Iterator[str]:
                 yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
     unknown = listed(each.service for each in model.workloads if each.settings.user is None)
     if unknown:
-        yield f"without `user` in launch.yml, the image has to name its USER by number, and not 0: {unknown}"
+        what = "which a namespace with Pod Security `restricted` refuses"
+        yield f"without `user` in launch.yml, the image's own USER is used, {what}: {unknown}"
     for each in model.workloads:
         settings = each.settings
         given = {"limits": bool(settings.limits), "security_options": bool(settings.security_options)}
@@ -107,6 +111,12 @@ def notes(model: Model) -> Iterator[str]:
             yield f"{each.service}: a pod has no {lost}: set them on its hosts"
         if each.stop_signal != TERM:
             yield f"{each.service}: its image needs STOPSIGNAL SIG{each.stop_signal}: a pod can't set it"
+        for volume in each.volumes:
+            if PROPAGATIONS.get(volume.propagation) == BOTH_WAYS and not settings.privileged:
+                what = (
+                    f"its mounts in {volume.path} stay its own: a pod needs `privileged: true` to share them"
+                )
+                yield f"{each.service}: {what}"
         for device in each.settings.devices or ():
             path = device.partition(":")[0]
             how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
@@ -218,7 +228,7 @@ class _Objects:
         }
         spec = {
             "restartPolicy": "Never" if workload.is_task else None,
-            "terminationGracePeriodSeconds": workload.grace,
+            "terminationGracePeriodSeconds": workload.grace + self.leaving,
             "automountServiceAccountToken": False,
             # A Service named kolla would otherwise set variables that begin with KOLLA_.
             "enableServiceLinks": False,
@@ -228,7 +238,8 @@ class _Objects:
             "dnsPolicy": "ClusterFirstWithHostNet" if workload.on_host_network else None,
             "securityContext": filled(
                 {
-                    "runAsNonRoot": user != 0,
+                    # A node can't check the name of an image's user, and would refuse the pod.
+                    "runAsNonRoot": None if user is None else user != 0,
                     "runAsUser": user,
                     "fsGroup": user,
                     "seccompProfile": {"type": "RuntimeDefault"},
@@ -309,19 +320,34 @@ class _Objects:
                 "ports": [{"name": f"port-{port}", "containerPort": port} for port in workload.ports],
                 # A container that waits is healthy and not ready, however long. A startupProbe would have to
                 # choose between that and a limit: `start_timeout` counts from the daemon's start.
-                "livenessProbe": _probe(workload.liveness, periodSeconds=10, failureThreshold=3)
+                # Each probe starts a program: every few seconds they would take most of the time of a node.
+                "livenessProbe": _probe(workload.liveness, periodSeconds=30, failureThreshold=2)
                 if is_daemon
                 else None,
-                "readinessProbe": _probe(workload.ready, periodSeconds=5) if is_daemon else None,
-                "lifecycle": {"preStop": {"exec": {"command": list(workload.stop)}}}
-                if workload.needs_hook
-                else None,
+                "readinessProbe": _probe(workload.ready, periodSeconds=10) if is_daemon else None,
+                "lifecycle": filled({"preStop": self.before_stop()}),
                 "terminationMessagePolicy": "File",
                 "resources": self.resources(),
                 "securityContext": filled(security),
                 "volumeMounts": list(self.mounts()),
             }
         )
+
+    @property
+    def leaving(self) -> int:
+        """Seconds that a pod serves on once its Service has removed it; none if its daemon drains longer."""
+        workload = self.workload
+        serves = bool(workload.ports) and not workload.is_task
+        return LEAVING if serves and workload.drain < LEAVING else 0
+
+    def before_stop(self) -> Document | None:
+        """What happens before the stop signal: kube-proxies still forward requests for a moment."""
+        if self.workload.needs_hook:
+            argv = list(self.workload.stop)
+            if self.leaving:
+                argv = ["sh", "-c", f'sleep {self.leaving}; exec "$0" "$@"', *argv]
+            return {"exec": {"command": argv}}
+        return {"sleep": {"seconds": self.leaving}} if self.leaving else None
 
     def resources(self) -> Document:
         """Memory is also a limit: a container that exceeds it is killed. The processor share is a minimum."""
@@ -337,7 +363,7 @@ class _Objects:
             "POD_NAME": "metadata.name",
             "POD_NAMESPACE": "metadata.namespace",
         }
-        if self.is_stateful:
+        if self.is_stateful and not self.workload.on_host_network:
             fields["KOLLA_HOSTNAME"] = "metadata.name"
         return [
             # Values of launch.yml take precedence.
@@ -396,12 +422,17 @@ class _Objects:
             found.setdefault(place, {})[key] = name
         return found
 
+    def propagation(self, volume: Volume) -> str | None:
+        """Kubernetes refuses the first kind unless the container is privileged."""
+        wanted = PROPAGATIONS.get(volume.propagation)
+        return FROM_NODE if wanted and not self.workload.settings.privileged else wanted
+
     def mounts(self) -> Iterator[Document]:
         own = {each.path: each for each in self.workload.directories}
         for path, name in self.volume_names().items():
             volume = own.get(path)
             is_read_only = volume is None or volume.read_only
-            propagation = PROPAGATIONS.get(volume.propagation) if volume else None
+            propagation = self.propagation(volume) if volume else None
             yield filled(
                 {
                     "name": name,

@@ -84,9 +84,9 @@ class Workload(NamedTuple):
 
     `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
     any if there are none. A task ends once its commands are done.
-    `generations` are those of its one-time commands. `env` holds all that the agent needs, but where the
-    secrets are mounted. Where launch.yml names no network it is the launcher's usual one. `agent` is mounted;
-    None: the image has it.
+    `generations` are those of its one-time commands. `drain`: seconds that a daemon serves on as it drains.
+    `env` holds all that the agent needs, but where the secrets are mounted. Where launch.yml names no network
+    it is the launcher's usual one. `agent` is mounted; None: the image has it.
     """
 
     service: str
@@ -100,6 +100,7 @@ class Workload(NamedTuple):
     generations: Sequence[str]
     stop_grace: float
     drains: bool
+    drain: float
     ports: Sequence[int]
     mounted: Sequence[Mounted]
     settings: ContainerSettings
@@ -337,6 +338,7 @@ class _WorkloadReader:
         self.issues, self.site, self.service = issues, site, service
         self.launch: LaunchFile = deployment.launch
         self.settings: ContainerSettings = self.launch.of(service.name)
+        self.tag = self.launch.tag_of(service.name)
         values = {**deployment.variables, **service.variables.own}
         texts = {name: data.decode() for name, data in values.items()}
         # For templates.
@@ -363,6 +365,7 @@ class _WorkloadReader:
             generations=sorted({each.generation for each in graph.all_commands if each.generation}),
             stop_grace=max((step.stop_seconds for step in graph.all_commands), default=0),
             drains=bool(graph.daemon and graph.daemon.drains),
+            drain=(graph.daemon and graph.daemon.drain) or 0,
             ports=ports,
             mounted=[
                 Mounted(name, path, self.service.files.get(name)) for path, name in sorted(mounted.items())
@@ -444,7 +447,7 @@ class _WorkloadReader:
             "KOLLA_ZK_HOSTS": self.launch.zookeeper,
             "KOLLA_SYSTEM_PREFIX": self.site.prefix,
             "KOLLA_APP_ID": f"/{self.site.deployment}/{self.service.name}",
-            "KOLLA_GENERATION": self.launch.tag,
+            "KOLLA_GENERATION": self.tag,
             "KOLLA_PORTS": ",".join(map(str, ports)),
             "KOLLA_START_MODE": "supervise" if is_restarted else None,
             "KOLLA_STOP_SIGNAL": None if self.settings.stop_signal == TERM else self.settings.stop_signal,
@@ -467,7 +470,7 @@ class _WorkloadReader:
         znodes, variables = self.known
         own = {
             "role": self.service.name.rpartition("/")[2],
-            **({"tag": self.launch.tag} if self.launch.tag else {}),
+            **({"tag": self.tag} if self.tag else {}),
         }
         template, known = Text(text, text), {**variables, **own}
         shown = {name: value for name, value in known.items() if name not in self.site.hidden}

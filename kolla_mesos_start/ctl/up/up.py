@@ -160,8 +160,6 @@ class Up:
             **zookeeper,
             **container_environ(self.environ),
         }
-        if contents.launch.tag:
-            environ["KOLLA_GENERATION"] = contents.launch.tag
         made = LocalDeployment(self.directory, environ, prefix, self.name)
         uses_port = {
             service.name
@@ -171,7 +169,9 @@ class Up:
         named = ports_in(contents)
         for name, host in planned:
             port = free_port(named) if name in uses_port else None
-            made.add(name, host, port, {PORT: port} if port else {})
+            container = made.add(name, host, port, {PORT: port} if port else {})
+            if tag := contents.launch.tag_of(name):
+                container.environ["KOLLA_GENERATION"] = tag
         self._write_environment(made, zookeeper)
         return made
 

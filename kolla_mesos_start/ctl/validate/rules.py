@@ -282,7 +282,10 @@ def _other_generations(deployed: launch.LaunchFile, graph: Graph) -> Iterator[Is
     """Errors for one-time commands that no container would run: all have another generation."""
     service = graph.service_name
     own = (deployed.of(service).env or {}).get("KOLLA_GENERATION")
-    key, image = (deployed.label(service, "env"), own) if own else ("tag", deployed.tag)
+    key, image = deployed.label(service, "env"), own
+    if not own:
+        key = deployed.label(service, "tag") if deployed.of(service).tag else "tag"
+        image = deployed.tag_of(service)
     for command in graph.commands if image and not Text(key, image).is_template else ():
         if command.generation not in (None, checks.IMAGE, image):
             what = (

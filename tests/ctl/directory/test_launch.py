@@ -205,6 +205,8 @@ def test_a_misspelt_name_is_no_file_beside_the_services(tmp_path: Path) -> None:
             "services.a/web.env",
         ),
         ("2026.1", "tag: '2026.1'\n", ""),
+        ("2026.1", "services: {a/web: {tag: '2'}}\ntag: '2026.1'\n", "services.a/web.tag"),
+        ("2", "services: {a/web: {tag: '2'}}\ntag: '2026.1'\n", ""),
         ("{{ image_generation }}", "tag: '2026.1'\n", ""),
         ("2", "services: {a/web: {env: {KOLLA_GENERATION: '2'}}}\ntag: '2026.1'\n", ""),
         ("2", "services: {a/web: {env: {KOLLA_GENERATION: '{{ x }}'}}}\ntag: '2026.1'\n", ""),

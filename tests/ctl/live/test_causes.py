@@ -8,6 +8,7 @@ import pytest
 
 from kolla_mesos_start.ctl.live import causes, explanation
 from kolla_mesos_start.ctl.live.causes import TOO_FEW
+from kolla_mesos_start.ctl.live.logs import LAUNCHER
 from kolla_mesos_start.ctl.live.model import KINDS, UNKNOWN_STATUS
 from kolla_mesos_start.ctl.live.reader import DeploymentReader
 from kolla_mesos_start.tree.states import NO_TIMEOUT
@@ -37,7 +38,7 @@ CRASHED = {
     "retriable": True,
 }
 CRASHED_THERE = f"ended 0.4 s after its start, 1 min ago; {UNKNOWN_STATUS}; see the log of web there"
-NEVER = "was ever started, or none has reached ZooKeeper: see its log"
+NEVER = f"was ever started, or none has reached ZooKeeper: {LAUNCHER}"
 OUTSIDE = {"external": {"tcp": "u:80"}}
 OUTSIDE_NAME = "external tcp u:80"
 WANTED = TOO_FEW
@@ -658,7 +659,7 @@ def test_a_missing_container_blocks_its_dependents() -> None:
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
         f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
         "            rabbitmq_tasks/user <- stats/daemon",
-        "ROOT CAUSE  no container of shop-api was ever started, or none has reached ZooKeeper: see its log",
+        f"ROOT CAUSE  no container of shop-api {NEVER}",
         "  blocks    shop-api/schema <- ...",
     ]
 
@@ -671,7 +672,7 @@ def test_what_two_causes_block_is_shown_once() -> None:
         f"ROOT CAUSE  rabbitmq/daemon on rab1 is not ready for 2 min 10 s: exit status 69{SEE} rabbitmq",
         f"  blocks    rabbitmq_tasks/user <- {SHOP} <- haproxy/daemon",
         "            rabbitmq_tasks/user <- stats/daemon",
-        "ROOT CAUSE  no container of mail was ever started, or none has reached ZooKeeper: see its log",
+        f"ROOT CAUSE  no container of mail {NEVER}",
         "  blocks    mail/daemon <- shop-api/schema <- ...",
     ]
 

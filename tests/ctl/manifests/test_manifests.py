@@ -209,6 +209,50 @@ NAMES = {
 }
 
 
+def test_an_upgrade_of_one_service_changes_no_other(tmp_path: Path) -> None:
+    """Its tag is its own; one `tag` for all is also in the others' KOLLA_GENERATION."""
+    before = kubernetes.manifests(model(site(tmp_path / "before"))).files
+    launch = LAUNCH.replace("a/web: {", 'a/web: {tag: "2026.2", ')
+    after = kubernetes.manifests(model(site(tmp_path / "after", launch))).files
+    assert {name for name in before if before[name] != after[name]} == {"web.yml"}
+    *_, web = yaml.safe_load_all(after["web.yml"])
+    (container,) = pod(web)["containers"]
+    assert container["image"] == "site/web:2026.2"
+    assert {"name": "KOLLA_GENERATION", "value": "2026.2"} in container["env"]
+
+
+def test_a_member_on_the_network_of_its_host_has_the_hosts_name(tmp_path: Path) -> None:
+    """Its addresses are the host's. Otherwise its name is the pod's, which its data follow."""
+    for network, names in (("host", []), ("own", ["metadata.name"])):
+        launch = LAUNCH.replace("db: {", f"db: {{network: {network}, ")
+        *_, db = made(site(tmp_path / network, launch))["db.yml"]
+        env = pod(db)["containers"][0]["env"]
+        given = [each["valueFrom"]["fieldRef"] for each in env if each["name"] == "KOLLA_HOSTNAME"]
+        assert [each["fieldPath"] for each in given] == names
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [("", "HostToContainer"), ("privileged: true, ", "Bidirectional")],
+)
+def test_only_a_privileged_container_shares_its_mounts(tmp_path: Path, more: str, expected: str) -> None:
+    """Kubernetes refuses other pods; `manifests` says what they lack."""
+    launch = LAUNCH.replace(
+        "db: {volumes: {", f"db: {{{more}volumes: {{/run/n: {{host: /run/n, propagation: shared}}, "
+    )
+    *_, db = made(site(tmp_path, launch))["db.yml"]
+    mounts = {each["mountPath"]: each for each in pod(db)["containers"][0]["volumeMounts"]}
+    assert mounts["/run/n"]["mountPropagation"] == expected
+    note = "db: its mounts in /run/n stay its own: a pod needs `privileged: true` to share them"
+    assert (note in kubernetes.manifests(model(tmp_path)).notes) == (not more)
+
+
+@pytest.mark.parametrize(("user", "expected"), [("", None), ("user: 0, ", False), ("user: 42, ", True)])
+def test_a_node_checks_only_the_number_of_a_user(tmp_path: Path, user: str, expected: bool | None) -> None:
+    *_, db = made(site(tmp_path, LAUNCH.replace("db: {", f"db: {{{user}")))["db.yml"]
+    assert pod(db)["securityContext"].get("runAsNonRoot") == expected
+
+
 def test_a_long_deployments_label_is_one_that_kubernetes_takes(tmp_path: Path) -> None:
     """At most 63 characters."""
     found, _ = build(directory.read(site(tmp_path)), Site("x" * 70))
@@ -246,9 +290,8 @@ def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:
         "create the Secret zk: its key 'auth' has lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
         "create the PersistentVolumeClaim keys, which several pods can write",
         "add key of db to its ConfigMap: DIR has no such file",
-        # Kubernetes starts no other, since it can't tell root from a name.
-        "without `user` in launch.yml, the image has to name its USER by number, and not 0:"
-        " a/look_up, db, make",
+        "without `user` in launch.yml, the image's own USER is used, which a namespace with Pod Security"
+        " `restricted` refuses: a/look_up, db, make",
     ]
 
 

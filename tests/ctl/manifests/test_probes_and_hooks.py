@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
@@ -101,6 +102,41 @@ def test_without_these_keys_or_with_a_supervisor_there_is_no_hook(
     assert "pre_stop" not in text(compose.manifests(found))
     assert "ExecStop" not in text(quadlet.manifests(found))
     assert not any("podman-compose" in note for note in compose.manifests(found).notes)
+
+
+HOOK = ["kolla_mesos_start", "stop", "--no-term"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "environ", "hook", "grace"),
+    [
+        ({}, {}, {"sleep": {"seconds": 5}}, 20 + 5 + 5),
+        ({"drain": 30}, {}, {"exec": {"command": HOOK}}, 30 + 20 + 5),
+        (
+            {"drain": 2},
+            {},
+            {"exec": {"command": ["sh", "-c", 'sleep 5; exec "$0" "$@"', *HOOK]}},
+            2 + 20 + 5 + 5,
+        ),
+        ({"drain": 30}, SUPERVISE, None, 30 + 20 + 5),
+        ({"drain": 2}, SUPERVISE, {"sleep": {"seconds": 5}}, 2 + 20 + 5 + 5),
+    ],
+)
+def test_a_pod_leaves_its_service_before_it_is_stopped(
+    tmp_path: Path, keys: dict[str, Any], environ: dict[str, str], hook: object, grace: int
+) -> None:
+    """The nodes forward requests to it for a moment longer; without a port none come."""
+    keys = {"stop_grace": 20, **keys}
+    for ports in (["80"], []):
+        (workload,) = model(tmp_path / str(len(ports)), environ, **keys).workloads
+        workload = workload._replace(ports=[int(port) for port in ports])
+        *_, controller = yaml.safe_load_all(text(kubernetes.manifests(Model("site", [workload]))))
+        spec = controller["spec"]["template"]["spec"]
+        if not ports:
+            assert "sleep" not in str(spec["containers"][0].get("lifecycle"))
+            continue
+        assert spec["terminationGracePeriodSeconds"] == grace
+        assert spec["containers"][0].get("lifecycle", {}).get("preStop") == hook
 
 
 def test_a_unit_knows_the_numbers_of_signals() -> None:
