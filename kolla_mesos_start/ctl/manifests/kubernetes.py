@@ -60,12 +60,15 @@ PROPAGATIONS = {
     **dict.fromkeys(("slave", "rslave"), FROM_NODE),
 }
 # Runs in the image before the agent, with the directories of the node below $0: an unused one gets what the
-# image has at that path, with its owner and mode, as a volume of a container engine does.
+# image has at that path, with its owner and mode, as a volume of a container engine does. If the image has
+# nothing there, it becomes the user's ($1).
 VOLUMES = "/volumes"
 COPY = """\
+user=$1 && shift
 for path; do
   exec 9<"$0$path" && flock 9 || exit
-  if [ -d "$path" ] && [ -z "$(ls -A "$0$path")" ]; then cp -a "$path/." "$0$path" || exit; fi
+  if [ -n "$(ls -A "$0$path")" ]; then continue; fi
+  if [ -d "$path" ]; then cp -a "$path/." "$0$path"; else chown "$user:$user" "$0$path"; fi || exit
 done
 """
 NOBODY = 65534  # owns a copy of the agent, which is read-only in the daemon's container
@@ -267,7 +270,7 @@ class _Objects:
         yield {
             "name": "volumes",
             "image": self.workload.image,
-            "command": ["sh", "-c", COPY, VOLUMES, *paths],
+            "command": ["sh", "-c", COPY, VOLUMES, str(self.workload.settings.user or 0), *paths],
             "securityContext": {
                 "runAsUser": 0,
                 "runAsNonRoot": False,

@@ -323,15 +323,20 @@ def test_a_used_directory_of_the_node_is_left_alone(tmp_path: Path) -> None:
     (image / "file").write_text("of the image")
     image.chmod(0o2775)
     os.chown(image, 42, 43)
-    argv = ["sh", "-c", kubernetes.COPY, str(volumes), str(image), str(tmp_path / "missing")]
-    (volumes / str(tmp_path)[1:] / "missing").mkdir()
+    argv = ["sh", "-c", kubernetes.COPY, str(volumes), "44", str(image), str(tmp_path / "missing")]
+    missing = volumes / str(tmp_path)[1:] / "missing"
+    missing.mkdir()
     subprocess.run(argv, check=True, timeout=60)
+    assert (missing.stat().st_uid, missing.stat().st_gid) == (44, 44)
     found = volume.stat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (42, 43, 0o2775)
     assert (volume / "file").read_text() == "of the image"
     (volume / "file").write_text("of the daemon")
     volume.chmod(0o700)
+    (missing / "file").touch()
+    os.chown(missing, 45, 45)
     subprocess.run(argv, check=True, timeout=60)
+    assert missing.stat().st_uid == 45
     assert ((volume / "file").read_text(), volume.stat().st_mode & 0o7777) == ("of the daemon", 0o700)
 
 
