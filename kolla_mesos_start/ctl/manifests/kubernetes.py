@@ -97,33 +97,42 @@ def notes(model: Model) -> Iterator[str]:
         yield f"create the PersistentVolumeClaim {name}, which several pods can write"
     agents = {each.agent.source for each in model.workloads if each.agent and each.agent.kind == FROM_HOST}
     yield from (f"make {place}, the agent, on each node, with bin/agent-directory" for place in agents)
-    for each in model.workloads:
-        for file in each.mounted:
-            if file.content is None:
-                yield f"add {file.name} of {each.service} to its ConfigMap: DIR has no such file"
+    missing = [
+        f"{file.name} of {each.service}"
+        for each in model.workloads
+        for file in each.mounted
+        if file.content is None
+    ]
+    if missing:
+        yield f"add files to ConfigMaps that DIR does not have: {listed(missing)}"
     unknown = listed(each.service for each in model.workloads if each.settings.user is None)
     if unknown:
         what = "which a namespace with Pod Security `restricted` refuses"
         yield f"without `user` in launch.yml, the image's own USER is used, {what}: {unknown}"
+    lost: dict[str, set[str]] = {}
     for each in model.workloads:
-        settings = each.settings
-        given = {"limits": bool(settings.limits), "security_options": bool(settings.security_options)}
-        given["cgroup"] = "cgroup" in settings.namespaces
-        lost = listed(f"`{name}`" for name, is_set in given.items() if is_set)
-        if lost:
-            yield f"{each.service}: a pod has no {lost}: set them on its hosts"
-        if each.stop_signal != TERM:
-            yield f"{each.service}: its image needs STOPSIGNAL SIG{each.stop_signal}: a pod can't set it"
-        for volume in each.volumes:
-            if PROPAGATIONS.get(volume.propagation) == BOTH_WAYS and not settings.privileged:
-                what = (
-                    f"its mounts in {volume.path} stay its own: a pod needs `privileged: true` to share them"
-                )
-                yield f"{each.service}: {what}"
-        for device in each.settings.devices or ():
-            path = device.partition(":")[0]
-            how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
-            yield f"{each.service}: a pod has no `devices`: give it {path} {how}"
+        for what in _lost(each):
+            lost.setdefault(what, set()).add(each.service)
+    yield from (f"{what}: {listed(services)}" for what, services in sorted(lost.items()))
+
+
+def _lost(workload: Workload) -> Iterator[str]:
+    """What a pod can't have, and what to do instead."""
+    settings = workload.settings
+    given = {"limits": bool(settings.limits), "security_options": bool(settings.security_options)}
+    given["cgroup"] = "cgroup" in settings.namespaces
+    for name, is_set in given.items():
+        if is_set:
+            yield f"a pod has no `{name}`: configure it on the hosts of"
+    if workload.stop_signal != TERM:
+        yield f"a pod has no stop signal: build STOPSIGNAL SIG{workload.stop_signal} into the images of"
+    for volume in workload.volumes:
+        if PROPAGATIONS.get(volume.propagation) == BOTH_WAYS and not settings.privileged:
+            yield f"mounts in {volume.path} stay a pod's own without `privileged: true`, which shares them, in"
+    for device in settings.devices or ():
+        path = device.partition(":")[0]
+        how = f"with a device plugin, or with privileged: true and {{host: {path}}}"
+        yield f"a pod has no `devices`: give {path} {how}, to"
 
 
 class _Objects:

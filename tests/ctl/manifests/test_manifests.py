@@ -289,7 +289,7 @@ def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:
         "create the Secret passwords: its keys are variables (KOLLA_VARIABLES_DIR)",
         "create the Secret zk: its key 'auth' has lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
         "create the PersistentVolumeClaim keys, which several pods can write",
-        "add key of db to its ConfigMap: DIR has no such file",
+        "add files to ConfigMaps that DIR does not have: key of db",
         "without `user` in launch.yml, the image's own USER is used, which a namespace with Pod Security"
         " `restricted` refuses: a/look_up, db, make",
     ]
@@ -299,11 +299,14 @@ def test_what_a_pod_can_not_have_is_said(tmp_path: Path) -> None:
     """The stop signal needs Kubernetes 1.33."""
     more = "cgroup: host, limits: {nofile: 1}, security_options: [label=disable], devices: [/dev/tun]"
     launch = LAUNCH.replace("network: host", f"network: host, stop_signal: QUIT, {more}")
-    assert kubernetes.manifests(model(site(tmp_path, launch))).notes[-3:] == [
-        "a/agent: a pod has no `cgroup`, `limits`, `security_options`: set them on its hosts",
-        "a/agent: its image needs STOPSIGNAL SIGQUIT: a pod can't set it",
-        "a/agent: a pod has no `devices`: give it /dev/tun with a device plugin, or with privileged: true and"
-        " {host: /dev/tun}",
+    launch = launch.replace("db: {", "db: {limits: {nofile: 1}, ")
+    assert kubernetes.manifests(model(site(tmp_path, launch))).notes[-5:] == [
+        "a pod can't set the stop signal: STOPSIGNAL SIGQUIT is needed in the images of: a/agent",
+        "a pod has no `cgroup`: configure it on the hosts of: a/agent",
+        "a pod has no `devices`: give /dev/tun with a device plugin, or with privileged: true and {host:"
+        " /dev/tun}, to: a/agent",
+        "a pod has no `limits`: configure it on the hosts of: a/agent, db",
+        "a pod has no `security_options`: configure it on the hosts of: a/agent",
     ]
 
 
