@@ -3,6 +3,7 @@
 Most of them are only for launchers. `image`, `ports` and `env` may be templates. A volume, by its path:
 
     /var/lib/mysql: 10Gi            of each container's own; kept
+    /var/lib/data: {size: 10Gi, storage_class: fast}
     /var/lib/keys: {shared: keys}   the same data on all hosts
     /var/log/kolla: {volume: logs}  what the containers of one host share
     /lib/modules: {host: /lib/modules, read_only: true}
@@ -21,7 +22,7 @@ from kolla_mesos_start.definition.strings import Text, any_text, bad_generation,
 
 Form = Callable[[str], Optional[str]]
 
-EACH = "each"
+EACH, SCALED = "each", "scaled"  # replicas
 HOST, OWN = "host", "own"  # networks
 # Kinds of volumes. A NAMED one is a volume of the container engine on each host.
 KEPT, SHARED, NAMED, FROM_HOST, TEMPORARY = "kept", "shared", "volume", "host", "temporary"
@@ -46,9 +47,11 @@ CAPABILITIES = frozenset(
     SYS_TTY_CONFIG WAKE_ALARM
     """.split()  # noqa: SIM905  # A list of literals would be a line for each.
 )
+NUMBER = "a number is `instances` of the definition: `service: {instances: 2}`"  # of containers
 # How mounts that are made later are seen by the host and the container; slave: only from the host.
 PROPAGATIONS = ("shared", "rshared", "slave", "rslave")
-VOLUME = "expected its size (10Gi), `temporary`, {volume: NAME}, {shared: NAME} or {host: PATH}"
+SIZE = "its size (10Gi)"
+VOLUME = f"expected {SIZE}, `temporary`, {{volume: NAME}}, {{shared: NAME}} or {{host: PATH}}"
 
 
 class Volume(NamedTuple):
@@ -60,14 +63,15 @@ class Volume(NamedTuple):
     size: int = 0  # mebibytes, of one that is kept
     read_only: bool = False
     propagation: str = ""
+    storage_class: str = ""  # of one that is kept, in Kubernetes
 
 
 class ContainerSettings(NamedTuple):
     """How the containers of a service are launched; None if the file does not set it.
 
     `placement` is a role of hosts. With `replicas` EACH, there is one container on each of them; otherwise
-    the definition's number, on the first hosts. `cpu` is in thousandths, `memory` in mebibytes, `stop_signal`
-    a name without SIG.
+    the definition's number, on the first hosts; SCALED leaves the number to Kubernetes, where that is used.
+    `cpu` is in thousandths, `memory` in mebibytes, `stop_signal` a name without SIG.
     """
 
     placement: str | None = None
@@ -146,6 +150,8 @@ def _form(pattern: str, expected: str) -> Form:
 
 
 SECRET = _form(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", "a name of lowercase letters, digits and -")
+# What Kubernetes takes.
+STORAGE_CLASS = _form(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a storage class of Kubernetes")
 # Without dots: podman takes what ends in .volume for a unit.
 NAMED_VOLUME = _form(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "the name of a volume, of letters, digits, _ and -")
 NAMESPACE = _form(HOST, f"{HOST!r}; leave it out for the container's own")
@@ -282,6 +288,11 @@ def _volume(own: Fields, path: str) -> Volume:
         if value != TEMPORARY and size is None:
             own.unexpected(path, VOLUME)
         return Volume(path, TEMPORARY) if size is None else Volume(path, KEPT, size=size)
+    if isinstance(value, dict) and "size" in value:
+        fields = Fields(own.reading, own.label_of(path), value, ("size", "storage_class"))
+        storage_class = fields.early("storage_class", None, STORAGE_CLASS) or ""
+        size = _measured(fields, "size", mebibytes, SIZE)
+        return Volume(path, KEPT, size=size or 0, storage_class=storage_class)
     keys = (*PLACES, "read_only", "propagation")
     fields = Fields(own.reading, own.label_of(path), value, keys)
     places = {kind: fields.early(kind, None, form) for kind, form in PLACES.items()}
@@ -304,7 +315,7 @@ AGENT_PLACES: Mapping[str, tuple[str, Form]] = {"host": (FROM_HOST, bad_place), 
 KEYS: Mapping[str, tuple[Any, ...]] = {
     "placement": (Fields.early, None, any_text),
     "tag": (Fields.early, None, bad_tag),
-    "replicas": (Fields.early, None, _form(EACH, f"{EACH!r}; a number is `instances` of the definition")),
+    "replicas": (Fields.early, None, _form(f"{EACH}|{SCALED}", f"{EACH!r} or {SCALED!r}; {NUMBER}")),
     "image": (Fields.early, None, _form(r".*\S.*", "the name of an image")),
     "cpu": (_measured, _thousandths, "a number of processors, 0.5 or 500m"),
     "memory": (_measured, mebibytes, "a size, such as 512Mi or 1Gi"),

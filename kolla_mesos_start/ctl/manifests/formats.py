@@ -62,6 +62,7 @@ def write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
             raise CannotWrite(f"{parent} is a link: remove it, because files of {parent.name} belong there")
         parent.mkdir(exist_ok=True)
         write_public(place / name, text.encode())
-    patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in files}
+    suffixes = [name for name in files if Path(name).suffix]
+    patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in suffixes}
     there = {path for pattern in patterns for path in place.glob(pattern)}
     return [f"left {path}, {FOREIGN}" for path in sorted(there - {place / name for name in files})]

@@ -49,6 +49,8 @@ Document = dict[str, Any]
 CONTAINER = "agent"  # in each pod
 LOGS = {"KOLLA_LOGS": f"kubectl -n $(POD_NAMESPACE) logs $(POD_NAME) -c {CONTAINER}"}
 NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
+KUSTOMIZATION = "Kustomization"  # a kind, and the name of the file
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LONGEST_JOB = 63
 # Seconds between a pod's leaving its Service and the stop signal: nodes learn of it within a second or two.
 LEAVING = 5
@@ -78,11 +80,12 @@ GROUP_READS, ALL_READ = 0o440, 0o444
 
 
 def manifests(model: Model) -> Manifests:
-    """One file for each service."""
+    """One file for each service, and one that lists them for kustomize, which `kubectl apply -f` ignores."""
     documents = {f"{each.name}.yml": list(_Objects(each).all()) for each in model.workloads}
-    return Manifests(
-        {name: formats.dumped(each) for name, each in sorted(documents.items())}, list(notes(model))
-    )
+    files = {name: formats.dumped(each) for name, each in sorted(documents.items())}
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": KUSTOMIZATION}
+    listing = formats.dumped([{**kind, "resources": list(files)}])
+    return Manifests({**files, KUSTOMIZATION: listing}, list(notes(model)), "".join(files.values()))
 
 
 def notes(model: Model) -> Iterator[str]:
@@ -141,8 +144,10 @@ class _Objects:
     def __init__(self, workload: Workload) -> None:
         self.name, self.workload = workload.name, workload
         self.labels = {NAME: self.name, PART_OF: workload.project}
+        is_one_set = not (workload.is_task or workload.is_each)
         # Each pod has a claim of its own. Pods of a Job or a DaemonSet can't have one.
-        self.is_stateful = bool(workload.of_kind(KEPT)) and not (workload.is_task or workload.is_each)
+        self.is_stateful = bool(workload.of_kind(KEPT)) and is_one_set
+        self.has_several = (workload.replicas > 1 or workload.is_scaled) and is_one_set
 
     def all(self) -> Iterator[Document]:
         """Those that others refer to come first."""
@@ -153,6 +158,8 @@ class _Objects:
             return
         if self.workload.ports or self.is_stateful:
             yield self.service()
+        if self.has_several:
+            yield self.disruption_budget()
         yield self.controller()
 
     def object(self, version: str, kind: str, body: Document, name: str = "") -> Document:
@@ -183,18 +190,29 @@ class _Objects:
         spec = filled({"clusterIP": headless, "selector": {NAME: self.name}, "ports": ports})
         return self.object("v1", "Service", {"spec": spec})
 
+    def disruption_budget(self) -> Document:
+        """How many a drained node may evict. One that waits for others never blocks a drain."""
+        spec = {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": {NAME: self.name}},
+        }
+        return self.object("policy/v1", "PodDisruptionBudget", {"spec": spec})
+
     # -- controllers --------------------------------------------------------------------------------
 
     def controller(self) -> Document:
         """The controller of a service. A rolling update goes on once a new pod is ready."""
         spec: Document = {"selector": {"matchLabels": {NAME: self.name}}}
-        # On the host's own network, or with one pod on each host, old and new pods need the same ports.
+        # On the host's own network, or with one pod on each host, old and new pods need the same ports; and
+        # a cluster has no other members.
         gap = {"maxUnavailable": 1} if self.workload.is_each else {"maxSurge": 0, "maxUnavailable": 1}
         extra = {"maxSurge": 1, "maxUnavailable": 0}
         if self.workload.is_each:
             spec["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": gap}
             return self.object("apps/v1", "DaemonSet", {"spec": {**spec, "template": self.template()}})
-        spec = {"replicas": self.workload.replicas, **spec}
+        # `kubectl apply` leaves a number alone that no manifest has had.
+        spec = {**({} if self.workload.is_scaled else {"replicas": self.workload.replicas}), **spec}
         if self.is_stateful:
             # The agents keep the order, not Kubernetes.
             spec.update(serviceName=self.name, podManagementPolicy="Parallel")
@@ -202,7 +220,7 @@ class _Objects:
             body = {**spec, "template": self.template(), "volumeClaimTemplates": claims}
             return self.object("apps/v1", "StatefulSet", {"spec": body})
         spec["progressDeadlineSeconds"] = PATIENCE
-        update = gap if self.workload.on_host_network else extra
+        update = gap if self.workload.on_host_network or self.workload.elects else extra
         spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": update}
         return self.object("apps/v1", "Deployment", {"spec": {**spec, "template": self.template()}})
 
@@ -232,11 +250,12 @@ class _Objects:
         placed = workload.hosts if hosts is None else hosts
         match = {"key": HOSTNAME, "operator": "In", "values": list(placed)}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
-        spread = {
-            "maxSkew": 1,
-            "topologyKey": HOSTNAME,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {NAME: self.name}},
+        near = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {NAME: self.name}}}
+        spread = {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway", **near}
+        apart = workload.elects and self.has_several  # A node must not have two members of a cluster.
+        affinity = {
+            "nodeAffinity": {REQUIRED: terms} if placed else None,
+            "podAntiAffinity": {REQUIRED: [near]} if apart else None,
         }
         spec = {
             "restartPolicy": "Never" if workload.is_task else None,
@@ -257,10 +276,8 @@ class _Objects:
                     "seccompProfile": {"type": "RuntimeDefault"},
                 }
             ),
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-            if placed
-            else None,
-            "topologySpreadConstraints": [spread] if workload.replicas > 1 and not workload.is_each else None,
+            "affinity": filled(affinity),
+            "topologySpreadConstraints": [spread] if self.has_several and not apart else None,
             "initContainers": list(self.init_containers()),
             "containers": [self.container()],
             "volumes": list(self.volumes()),
@@ -401,8 +418,12 @@ class _Objects:
 
     def claim(self, volume: Volume) -> Document:
         requests = {"storage": f"{volume.size}Mi"}
-        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": requests}}
-        return {"metadata": {"name": self.volume_names()[volume.path]}, "spec": spec}
+        spec = {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": volume.storage_class or None,
+            "resources": {"requests": requests},
+        }
+        return {"metadata": {"name": self.volume_names()[volume.path]}, "spec": filled(spec)}
 
     def volumes(self) -> Iterator[Document]:
         names = self.volume_names()

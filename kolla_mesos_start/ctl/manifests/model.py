@@ -25,6 +25,7 @@ from kolla_mesos_start.ctl.directory.container_settings import (
     NO_REFERENCE,
     OWN,
     REFERENCE,
+    SCALED,
     SHARED,
     TEMPORARY,
     ContainerSettings,
@@ -85,8 +86,9 @@ class Workload(NamedTuple):
     `name` is the service's own one in the deployment, as launchers take it. `hosts` are those it may run on,
     any if there are none. A task ends once its commands are done.
     `generations` are those of its one-time commands. `drain`: seconds that a daemon serves on as it drains.
-    `env` holds all that the agent needs, but where the secrets are mounted. Where launch.yml names no network
-    it is the launcher's usual one. `agent` is mounted; None: the image has it.
+    If it `elects`, its containers are the members of a cluster. `env` holds all that the agent needs, but
+    where the secrets are mounted. Where launch.yml names no network it is the launcher's usual one. `agent`
+    is mounted; None: the image has it.
     """
 
     service: str
@@ -103,6 +105,7 @@ class Workload(NamedTuple):
     drain: float
     ports: Sequence[int]
     mounted: Sequence[Mounted]
+    elects: bool
     settings: ContainerSettings
     agent: Volume | None = None
 
@@ -128,6 +131,11 @@ class Workload(NamedTuple):
     def is_each(self) -> bool:
         """Whether it has one on each of its hosts."""
         return self.settings.replicas == EACH
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether Kubernetes determines the number of containers: an autoscaler, or `kubectl scale`."""
+        return self.settings.replicas == SCALED
 
     @property
     def on_host_network(self) -> bool:
@@ -370,6 +378,7 @@ class _WorkloadReader:
             mounted=[
                 Mounted(name, path, self.service.files.get(name)) for path, name in sorted(mounted.items())
             ],
+            elects=bool(graph.daemon and graph.daemon.election),
             settings=self.settings,
             agent=self.launch.agent,
         )

@@ -35,6 +35,7 @@ services:
       /keys: {shared: keys}
       /lib/modules: {host: /usr/lib/modules}
       /run/web: temporary
+      /fast: {size: 2Gi, storage_class: fast}
     env: {B: 3}
     variables: site-passwords
     credential: site-zookeeper
@@ -77,6 +78,7 @@ def test_a_service_has_its_own_settings_and_else_the_defaults(tmp_path: Path) ->
             Volume("/keys", "shared", "keys"),
             Volume("/lib/modules", "host", "/usr/lib/modules"),
             Volume("/run/web", "temporary"),
+            Volume("/fast", "kept", size=2048, storage_class="fast"),
         ],
         env={"A": "1", "B": "3"},
         variables="site-passwords",
@@ -104,6 +106,21 @@ MISTAKES = {
     "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected an absolute path"),
     "an unknown volume": ("shared: keys", "share: keys", "22: services.web.volumes./keys.share: unknown key"),
     "a volume of nothing": ("{shared: keys}", "{}", "22: services.web.volumes./keys: expected its size"),
+    "a size beside a place": (
+        "{shared: keys}",
+        "{size: 1Gi, shared: keys}",
+        "22: services.web.volumes./keys.shared: unknown key; nearest is",
+    ),
+    "a size in braces": (
+        "{shared: keys}",
+        "{size: 1G}",
+        "22: services.web.volumes./keys.size: expected its size",
+    ),
+    "a storage class": (
+        "{shared: keys}",
+        "{size: 1Gi, storage_class: Fast}",
+        "22: services.web.volumes./keys.storage_class: expected the name of a storage class",
+    ),
     "a volume by two names": (
         "{shared: keys}",
         "{shared: keys, volume: keys}",
@@ -175,7 +192,7 @@ MISTAKES = {
         "start_time_out: 9",
         "17: services.web.start_time_out: unknown key; nearest is 'start_timeout'",
     ),
-    "a secret's name": ("site-passwords", "Site_Passwords", "26: services.web.variables: expected a name of"),
+    "a secret's name": ("site-passwords", "Site_Passwords", "27: services.web.variables: expected a name of"),
     "the agent's ZooKeeper": ("zk-2:2181", " zk-2", "2: zookeeper: expected h1:2181,h2:2181[/chroot]"),
     "an unknown key": ("  image:", "  imgae:", "6: defaults.imgae: unknown key; nearest is 'image'"),
     "no image": ("site/{{ role }}:{{ tag }}", "' '", "6: defaults.image: expected the name of an image"),

@@ -66,7 +66,7 @@ def model(root: Path, prefix: str | None = None) -> Model:
 def made(root: Path) -> dict[str, list[dict[str, Any]]]:
     """The documents of each file."""
     files = kubernetes.manifests(model(root)).files
-    return {name: list(yaml.safe_load_all(text)) for name, text in files.items()}
+    return {name: list(yaml.safe_load_all(text)) for name, text in files.items() if name.endswith(".yml")}
 
 
 def pod(document: Mapping[str, Any]) -> Any:
@@ -301,12 +301,12 @@ def test_what_a_pod_can_not_have_is_said(tmp_path: Path) -> None:
     launch = LAUNCH.replace("network: host", f"network: host, stop_signal: QUIT, {more}")
     launch = launch.replace("db: {", "db: {limits: {nofile: 1}, ")
     assert kubernetes.manifests(model(site(tmp_path, launch))).notes[-5:] == [
-        "a pod can't set the stop signal: STOPSIGNAL SIGQUIT is needed in the images of: a/agent",
         "a pod has no `cgroup`: configure it on the hosts of: a/agent",
         "a pod has no `devices`: give /dev/tun with a device plugin, or with privileged: true and {host:"
         " /dev/tun}, to: a/agent",
         "a pod has no `limits`: configure it on the hosts of: a/agent, db",
         "a pod has no `security_options`: configure it on the hosts of: a/agent",
+        "a pod has no stop signal: build STOPSIGNAL SIGQUIT into the images of: a/agent",
     ]
 
 

@@ -31,7 +31,7 @@ def made(format: str, root: Path, agent: str = "", settings: str = "{placement: 
     )
     write_files(root, launch_yml=launch, services__web__definition_yml=f"service: {SERVICE}\n")
     assert cli.run(["manifests", format, str(root), "--output", str(root / "made")]) == 0
-    (path,) = (each for each in (root / "made").rglob("*") if each.is_file())
+    (path,) = (each for each in (root / "made").rglob("*.*") if each.is_file())
     if format == "quadlet":
         return {"lines": path.read_text().splitlines()}
     return dict(yaml.safe_load(path.read_text()))

@@ -45,7 +45,7 @@ def model(
 
 
 def text(found: Manifests) -> str:
-    (content,) = found.files.values()
+    content, *_ = found.files.values()
     return content
 
 
