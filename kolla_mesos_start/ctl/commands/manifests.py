@@ -10,7 +10,7 @@ from kolla_mesos_start.ctl.directory import source
 from kolla_mesos_start.ctl.directory.findings import refuse
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation
-from kolla_mesos_start.ctl.manifests.formats import FORMATS, check_agent, unplaced, write
+from kolla_mesos_start.ctl.manifests.formats import FORMATS, check_agent, check_pods, unplaced, write
 from kolla_mesos_start.ctl.manifests.model import Model, Site, build
 from kolla_mesos_start.ctl.subcommand import argument, either, subcommand
 from kolla_mesos_start.ctl.text import seconds
@@ -106,7 +106,8 @@ def _model(invocation: Invocation, loaded: Source) -> Model:
     prefix = getattr(invocation.options, "prefix", None) or invocation.environ.get("KOLLA_SYSTEM_PREFIX")
     model, found = build(deployment, Site(loaded.name, prefix, given, loaded.hidden))
     agent = check_agent(deployment.launch, invocation.options.format)
-    refuse([*findings, *found, *agent], invocation.err)
+    pods = check_pods(deployment.launch, model) if invocation.options.format == "kubernetes" else ()
+    refuse([*findings, *found, *agent, *pods], invocation.err)
     return model
 
 

@@ -15,6 +15,8 @@ from kolla_mesos_start.ctl.directory.secrecy import is_secret, is_variable
 from kolla_mesos_start.ctl.directory.source import Source
 from kolla_mesos_start.ctl.invocation import Invocation
 from kolla_mesos_start.ctl.live import difference
+from kolla_mesos_start.ctl.manifests.formats import check_pods
+from kolla_mesos_start.ctl.manifests.model import Site, build
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import few
 from kolla_mesos_start.ctl.validate import rules
@@ -54,7 +56,13 @@ def validate(invocation: Invocation) -> int:
     wrong = rules.validate(
         loaded.deployment, deployment_id=loaded.name, missing_is_empty=is_empty, given=loaded.given
     )
-    findings = in_order([*loaded.unreadable, *wrong])
+    wrong = [*loaded.unreadable, *wrong]
+    launch = loaded.deployment.launch
+    # Only valid definitions have a model.
+    if launch.adds_to_pods and all(each.severity != ERROR for each in wrong):
+        model, _ = build(loaded.deployment, Site(loaded.name, given=loaded.given))
+        wrong += check_pods(launch, model)
+    findings = in_order(wrong)
     errors = sum(each.severity == ERROR for each in findings)
     services = len(loaded.deployment.services)
     totals = {"services": services, "errors": errors, "warnings": len(findings) - errors}

@@ -17,6 +17,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+from kolla_mesos_start.ctl.directory import pod_template
+from kolla_mesos_start.ctl.directory.pod_template import PodTemplate
 from kolla_mesos_start.definition.document import Fields, Reading, nearest
 from kolla_mesos_start.definition.strings import Text, any_text, bad_generation, bad_signal, labelled
 
@@ -99,6 +101,7 @@ class ContainerSettings(NamedTuple):
     devices: Sequence[str] | None = None
     stop_signal: str | None = None
     start_timeout: int | None = None
+    kubernetes: Sequence[PodTemplate] | None = None
 
     @property
     def is_confined(self) -> bool:
@@ -114,7 +117,10 @@ class ContainerSettings(NamedTuple):
     def over(self, defaults: ContainerSettings) -> ContainerSettings:
         """These settings, completed with the defaults."""
         own = {key: value for key, value in self._asdict().items() if value is not None}
-        return defaults._replace(**{**own, "env": {**(defaults.env or {}), **(self.env or {})}})
+        env = {**(defaults.env or {}), **(self.env or {})}
+        # They are merged one after the other.
+        parts = [*(defaults.kubernetes or ()), *(self.kubernetes or ())]
+        return defaults._replace(**{**own, "env": env, "kubernetes": parts or None})
 
 
 def read(reading: Reading, label: str, value: object, roles: Mapping[str, object]) -> ContainerSettings:
@@ -341,4 +347,5 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "devices": (_texts, _bad_device),
     "stop_signal": (_stop_signal,),
     "start_timeout": (Fields.integer, None, 1, LONGEST_START),
+    "kubernetes": (pod_template.read,),
 }

@@ -261,6 +261,11 @@ class _DirectoryPass:
         content = self.mapping(path) if path else None
         if path is None or content is None:
             return LaunchFile()
+        try:
+            content = launch.with_types(content, formats.typed(path))
+        except BadDefinition as error:
+            self.unreadable(path, error)
+            return LaunchFile()
         source = DataSource(self.relative(path), read=path.read_bytes)
         found, findings = launch.parse(content, source, services)
         self.findings += findings

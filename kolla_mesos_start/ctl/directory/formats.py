@@ -131,6 +131,12 @@ def document(data: bytes) -> object:
     return _yaml(data, numbers=True)
 
 
+def typed(path: Path) -> Any:
+    """The content of a file with the numbers and booleans of JSON. Raises BadDefinition."""
+    data = read(path)
+    return json.loads(data) if path.suffix == ".json" else _yaml(data, numbers=True)
+
+
 def values(path: Path) -> Mapping[str, object]:
     """A mapping of names to texts, or to such mappings. Raises BadDefinition.
 

@@ -70,6 +70,11 @@ class LaunchFile(NamedTuple):
         """Whether it has one container on each host of its role."""
         return self.of(service).replicas == EACH
 
+    @property
+    def adds_to_pods(self) -> bool:
+        """Whether it contains parts of pod templates."""
+        return any(each.kubernetes for each in (self.defaults, *self.services.values()))
+
     def located(self, issues: Iterable[Issue]) -> Sequence[Finding]:
         """The findings for issues of this file, whose node is NAME."""
         return located(issues, {NAME: self.source})
@@ -115,6 +120,24 @@ def hosts_from(named: Sequence[str], wanted: int) -> Sequence[str]:
     first = dict.fromkeys(named)
     others = (f"node-{number}" for number in count(len(first) + 1))
     return list(islice(chain(first, (host for host in others if host not in first)), wanted))
+
+
+def with_types(content: Mapping[str, Any], typed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file's content as texts, but each `kubernetes` with its numbers and booleans."""
+    found = dict(content)
+    if "defaults" in content:
+        found["defaults"] = _with_types(content["defaults"], typed["defaults"])
+    services = content.get("services")
+    if isinstance(services, dict):
+        found["services"] = {
+            name: _with_types(each, typed["services"][name]) for name, each in services.items()
+        }
+    return found
+
+
+def _with_types(settings: Any, typed: Any) -> Any:
+    is_there = isinstance(settings, dict) and "kubernetes" in settings
+    return {**settings, "kubernetes": typed["kubernetes"]} if is_there else settings
 
 
 def parse(

@@ -45,6 +45,11 @@ def check_agent(launch: LaunchFile, form: str) -> Sequence[Finding]:
     return launch.located([Issue(ERROR, NAME, what, "agent")])
 
 
+def check_pods(launch: LaunchFile, model: Model) -> Sequence[Finding]:
+    """The errors in `kubernetes` of launch.yml."""
+    return launch.located(kubernetes.conflicts(model))
+
+
 def write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
     """Write each file; returns notes about other files that a launcher would read too."""
     if place.exists() and not place.is_dir():

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kolla_mesos_start.ctl.directory import formats
+from kolla_mesos_start.ctl.directory import formats, pod_template
 from kolla_mesos_start.ctl.directory.container_settings import (
     FROM_HOST,
     IMAGE,
@@ -27,6 +27,9 @@ from kolla_mesos_start.ctl.directory.container_settings import (
     TEMPORARY,
     Volume,
 )
+from kolla_mesos_start.ctl.directory.findings import ERROR, Issue
+from kolla_mesos_start.ctl.directory.launch import NAME as LAUNCH
+from kolla_mesos_start.ctl.directory.pod_template import CONTAINER
 from kolla_mesos_start.ctl.manifests.model import (
     CREDENTIAL,
     CREDENTIAL_DIR,
@@ -46,7 +49,6 @@ from kolla_mesos_start.errors import listed
 
 Document = dict[str, Any]
 
-CONTAINER = "agent"  # in each pod
 LOGS = {"KOLLA_LOGS": f"kubectl -n $(POD_NAMESPACE) logs $(POD_NAME) -c {CONTAINER}"}
 NAME, PART_OF, HOSTNAME = "app.kubernetes.io/name", "app.kubernetes.io/part-of", "kubernetes.io/hostname"
 KUSTOMIZATION = "Kustomization"  # a kind, and the name of the file
@@ -86,6 +88,17 @@ def manifests(model: Model) -> Manifests:
     kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": KUSTOMIZATION}
     listing = formats.dumped([{**kind, "resources": list(files)}])
     return Manifests({**files, KUSTOMIZATION: listing}, list(notes(model)), "".join(files.values()))
+
+
+def conflicts(model: Model) -> Iterator[Issue]:
+    """What contradicts the manifests in `kubernetes` of launch.yml."""
+    for each in model.workloads:
+        parts = each.settings.kubernetes or ()
+        written = _Objects(each).own_template() if parts else {}
+        for part in parts:
+            for place, why in pod_template.conflicts(written, part):
+                # One of the defaults may contradict many services.
+                yield Issue(ERROR, LAUNCH, f"{place}: {why}", place, about=place)
 
 
 def notes(model: Model) -> Iterator[str]:
@@ -246,6 +259,17 @@ class _Objects:
     # -- the pod ------------------------------------------------------------------------------------
 
     def template(self, hosts: Sequence[str] | None = None) -> Document:
+        """The pod template, with what launch.yml adds."""
+        found = self.own_template(hosts)
+        for part in self.workload.settings.kubernetes or ():
+            found = pod_template.merged(found, part.content)
+        for container in found["spec"]["containers"] if self.workload.is_task else ():
+            if container["name"] == CONTAINER:  # The numbers of probes may be set for all.
+                for probe in pod_template.PROBES:
+                    container.pop(probe[-1], None)
+        return found
+
+    def own_template(self, hosts: Sequence[str] | None = None) -> Document:
         workload, user = self.workload, self.workload.settings.user
         placed = workload.hosts if hosts is None else hosts
         match = {"key": HOSTNAME, "operator": "In", "values": list(placed)}
