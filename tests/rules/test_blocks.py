@@ -30,6 +30,8 @@ from kazoo.security import make_digest_acl_credential
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.findings import ERROR
+from kolla_mesos_start.ctl.manifests.kubernetes import conflicts, manifests
+from kolla_mesos_start.ctl.manifests.model import Site, build
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import load
@@ -512,6 +514,19 @@ def places_the_containers(block: Block, ground: Ground) -> None:
     assert deployment.launch.hosts_of("openstack/nova/nova-compute") == ["cmp-1", "cmp-2"]
 
 
+def adds_to_pods(block: Block, ground: Ground) -> None:
+    """And contradicts nothing in the manifests."""
+    root = Path(tempfile.mkdtemp(dir=ground.containers.directory)) / "keystone"
+    shutil.copytree(ROOT / "etc/examples/keystone", root)
+    settings = "zookeeper: zk\n" + block.text.replace(
+        "defaults:\n", "defaults:\n  image: kolla/{{ role }}:1\n"
+    )
+    (root / "launch.yml").write_text(settings)
+    model, findings = build(sources.load(root).deployment, Site("site"))
+    assert not findings and not list(conflicts(model))
+    assert "tolerationSeconds: 30" in "".join(manifests(model).files.values())
+
+
 def are_rules(block: Block, ground: Ground) -> None:
     file = ground.stranger.home / "overrides.yml"
     file.write_text(block.text)
@@ -587,7 +602,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/high-availability.rst": {"name: infra/mariadb": has_an_election},
     f"{GUIDE}/secure.rst": {"operator: ": fits_the_example, "umask 077": makes_a_credential},
     f"{REFERENCE}/definition.rst": {'{"name": ': is_a_definition},
-    f"{REFERENCE}/launch.rst": {"tag: ": places_the_containers},
+    f"{REFERENCE}/launch.rst": {"tag: ": places_the_containers, "defaults:": adds_to_pods},
     f"{REFERENCE}/agent.rst": {"kolla_mesos_start check": is_typed_in_a_container},
     f"{REFERENCE}/tree.rst": {"<prefix>/<deployment>/": is_what_a_run_leaves},
     KEYSTONE: {PUBLISH: is_published},

@@ -116,6 +116,7 @@ DECIDE = (
         "ctl/timeline/critical_path",
         "ctl/directory/launch",
         "ctl/directory/container_settings",
+        "ctl/directory/pod_template",
         "ctl/manifests/model",
         "ctl/manifests/kubernetes",
         "ctl/manifests/marathon",
