@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kolla_mesos_start.ctl.directory import acl, formats, launch
+from kolla_mesos_start.ctl.directory import acl, formats, launch, pod_template
 from kolla_mesos_start.ctl.directory.findings import DataSource
 from kolla_mesos_start.ctl.zk import services
 from kolla_mesos_start.ctl.zk.connection import recorded as plan_recorded
@@ -45,10 +45,17 @@ ACL = {
     "variables": {"db_root_password": ["infra/db/db"]},
     "hosts": ["h1", "h2"],
 }
+POD: dict[str, Any] = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {
+        "hostNetwork": False,
+        "containers": [{"name": "agent", "env": [{"name": "A", "value": "a"}], "resources": {"limits": {}}}],
+    },
+}
 LAUNCH = {
     "tag": "2026.1",
     "hosts": {"control": ["ctl-1"], "compute": ["cmp-1", "cmp-2"]},
-    "defaults": {"placement": "control"},
+    "defaults": {"placement": "control", "kubernetes": POD},
     "services": {
         "infra/web": {"placement": "compute", "replicas": "each"},
         "infra/db/db": {"replicas": "each"},
@@ -105,6 +112,9 @@ def test_launch_yml(fuzz: Fuzz, seed: int) -> None:
         for service in ("infra/web", "infra/db/db"):
             found.hosts_of(service)
             found.too_few(service, 3)
+            for part in found.of(service).kubernetes or ():
+                list(pod_template.conflicts(POD, part))
+                json.dumps(pod_template.merged(pod_template.merged(POD, part.content), part.content))
 
     def make(random: Random) -> dict[str, Any]:
         content = changed_document(random, [LAUNCH], WORDS)

@@ -119,7 +119,7 @@ def _malformed(keys: Keys, label: str, value: object) -> Iterator[tuple[str, str
     if by and isinstance(value, list):
         for below, item in labelled(label, value):
             name = item.get(by) if isinstance(item, dict) else None
-            if name is None:
+            if not isinstance(name, (str, int)):
                 yield below, f"expected an object with `{by}`"
             else:
                 yield from _malformed((*keys, str(name)), below, item)

@@ -144,7 +144,7 @@ def _lost(workload: Workload) -> Iterator[str]:
         yield f"a pod has no stop signal: build STOPSIGNAL SIG{workload.stop_signal} into the images of"
     for volume in workload.volumes:
         if PROPAGATIONS.get(volume.propagation) == BOTH_WAYS and not settings.privileged:
-            yield f"mounts in {volume.path} stay a pod's own without `privileged: true`, which shares them, in"
+            yield f"without `privileged: true`, mounts in {volume.path} stay those of a pod, in"
     for device in settings.devices or ():
         path = device.partition(":")[0]
         how = f"with a device plugin, or with privileged: true and {{host: {path}}}"

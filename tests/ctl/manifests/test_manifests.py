@@ -243,7 +243,7 @@ def test_only_a_privileged_container_shares_its_mounts(tmp_path: Path, more: str
     *_, db = made(site(tmp_path, launch))["db.yml"]
     mounts = {each["mountPath"]: each for each in pod(db)["containers"][0]["volumeMounts"]}
     assert mounts["/run/n"]["mountPropagation"] == expected
-    note = "db: its mounts in /run/n stay its own: a pod needs `privileged: true` to share them"
+    note = "without `privileged: true`, mounts in /run/n stay those of a pod, in: db"
     assert (note in kubernetes.manifests(model(tmp_path)).notes) == (not more)
 
 

@@ -219,7 +219,7 @@ CONFLICTS = {
     ),
     "time to stop": (
         "{spec: {terminationGracePeriodSeconds: 1}}",
-        f"{SPEC}.terminationGracePeriodSeconds: the manifest has 15, from `stop_grace` of the definition",
+        f"{SPEC}.terminationGracePeriodSeconds: the manifest has 20, from `stop_grace` of the definition",
     ),
     "a command": (AGENT % "command: [sh]", f"{AT}.command: only the agent sets it: remove this"),
     "arguments": (
@@ -232,7 +232,7 @@ CONFLICTS = {
     ),
     "no probe": (AGENT % "readinessProbe: null", f"{AT}.readinessProbe: the manifest has "),
     "a start probe": (AGENT % "startupProbe: {exec: {}}", f"{AT}.startupProbe: only the agent sets it"),
-    "a hook": (AGENT % "lifecycle: {postStart: {}}", f"{AT}.lifecycle: only the agent sets it"),
+    "a hook": (AGENT % "lifecycle: {postStart: {}}", f"{AT}.lifecycle: the manifest has {{"),
     "a policy": ("{spec: {restartPolicy: Always}}", f"{SPEC}.restartPolicy: only the agent sets it"),
     "variables of services": (
         "{spec: {enableServiceLinks: true}}",
@@ -305,6 +305,7 @@ MALFORMED = {
         f"{SPEC}.containers: expected a list, found an object",
     ),
     "no name": ("{spec: {containers: [{image: x}]}}", f"{AT}: expected an object with `name`"),
+    "no text": ("{spec: {containers: [{name: {}}]}}", f"{AT}: expected an object with `name`"),
     "no object": ("{spec: {volumes: [x]}}", f"{SPEC}.volumes[0]: expected an object with `name`"),
     "no place": (
         AGENT % "volumeMounts: [{name: x}]",
