@@ -4,6 +4,7 @@
     service                       Deployment
     service, data of its own      StatefulSet, whose pods are the hosts of scope `local`: data follow the pod
     service, on each host         DaemonSet
+    service of several pods       also a PodDisruptionBudget
 
 Everything is started at once: the agents keep the order.
 """
@@ -263,13 +264,14 @@ class _Objects:
         found = self.own_template(hosts)
         for part in self.workload.settings.kubernetes or ():
             found = pod_template.merged(found, part.content)
-        for container in found["spec"]["containers"] if self.workload.is_task else ():
-            if container["name"] == CONTAINER:  # The numbers of probes may be set for all.
-                for probe in pod_template.PROBES:
-                    container.pop(probe[-1], None)
+        if self.workload.is_task:  # The numbers of probes may be set for all services.
+            (agent,) = (each for each in found["spec"]["containers"] if each["name"] == CONTAINER)
+            for *_, probe in pod_template.PROBES:
+                agent.pop(probe, None)
         return found
 
     def own_template(self, hosts: Sequence[str] | None = None) -> Document:
+        """The pod template without what launch.yml adds; `hosts` are those of the pod."""
         workload, user = self.workload, self.workload.settings.user
         placed = workload.hosts if hosts is None else hosts
         match = {"key": HOSTNAME, "operator": "In", "values": list(placed)}
