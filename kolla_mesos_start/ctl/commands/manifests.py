@@ -53,7 +53,8 @@ def manifests(invocation: Invocation) -> int:
 
     kubernetes: a Job for each task, named by its generation; for a service a Deployment, a StatefulSet if it
     has data of its own, or a DaemonSet on each host. Their names do not contain the deployment's: give it its
-    own namespace, kubectl apply --namespace NAME -f DIR2.
+    own namespace, kubectl apply --namespace NAME -f DIR2. For kustomize, a Kustomization in DIR2 lists the
+    files; `kubectl apply -f` ignores it.
 
     quadlet: a directory for each host, whose files belong in /etc/containers/systemd there; podman 4.9 or
     newer makes systemd units of them. A container is not restarted if its exit status says that another
