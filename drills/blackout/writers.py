@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.examples.openstack import SYSTEM_PATH
@@ -36,12 +36,16 @@ class Writer(threading.Thread):
         while not self._over.is_set():
             host = self._dice.choice(sorted(self.sockets))
             self.hosts.append(host)
-            self._write(self.sockets[host])
+            self._write(self.address(host))
             self._over.wait(0.1)
 
-    def _write(self, socket: Path) -> None:
+    def address(self, host: str) -> Sequence[str]:
+        """How the client reaches a host, as its arguments."""
+        return (f"--socket={self.sockets[host]}",)
+
+    def _write(self, address: Sequence[str]) -> None:
         """Insert until something fails. The client ends at the first error."""
-        command = ("mariadb", f"--socket={socket}", "--batch", "--skip-column-names", "--unbuffered")
+        command = ("mariadb", *address, "--batch", "--skip-column-names", "--unbuffered")
         with (
             subprocess.Popen(
                 command,

@@ -24,12 +24,12 @@ EDGE_PACKAGES = {"haproxy": "haproxy", "dnsmasq-base": "dnsmasq", "bind9-dnsutil
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config) -> None:
     """Debian's servers; they are installed where they are missing."""
-    with _alone():
+    with alone():
         openstack.install_packages(partial(say, pytestconfig))
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """One process installs for all."""
     cache = CHECKOUT / ".cache"
     cache.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ def _alone() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def edge_servers(pytestconfig: pytest.Config) -> None:
     """HAProxy and dnsmasq, and what asks them; they are installed where they are missing."""
-    with _alone():
+    with alone():
         openstack.install_packages(partial(say, pytestconfig), EDGE_PACKAGES)
 
 
@@ -55,7 +55,7 @@ def programs(servers: None, pytestconfig: pytest.Config) -> Path:
 def whole_programs(pytestconfig: pytest.Config) -> Path:
     """The directory with the programs of a whole OpenStack; they are installed where they are missing."""
     tell = partial(say, pytestconfig)
-    with _alone():
+    with alone():
         openstack.install_packages(tell, openstack.WHOLE_PACKAGES)
     return openstack.environment(CHECKOUT / ".cache", openstack.WHOLE, tell)
 

@@ -28,14 +28,14 @@ FIRST = (
     "tests/agent/test_pythons.py",
 )
 # Left out of `bin/test` without --full: files, folders, or what their names begin with. Whole stacks, other
-# Pythons, faults for minutes, and all containers but an image and pods.
+# Pythons, faults for minutes, Kubernetes, and all containers but an image.
 FULL = (
+    "tests/kubernetes/",
     "tests/stack/blackout/",
     "tests/containers/test_agent_alone.py",
     "tests/containers/test_compose.py",
     "tests/containers/test_hard_conditions.py",
     "tests/containers/test_kolla_build.py",
-    "tests/containers/test_manifests.py",
     "tests/containers/test_marathon.py",
     "tests/containers/test_podman_secrets.py",
     "tests/containers/test_quadlet.py",
@@ -52,11 +52,19 @@ FULL = (
     "tests/agent/test_pythons.py",
     "tests/stack/test_quickstart.py",
 )
-# Then these folders, and all others after them. `preparation.py` makes the images in the meantime.
+# Then these folders, and all others after them. `preparation.py` makes what they need in the meantime.
 # Short tests come last, so that all processes end at the same time.
-ORDER = ("tests/stack/", "tests/agent/", "tests/ctl/test_", "tests/server/", "tests/containers/")
-# Files that share servers which are slow to start: one process runs them all.
+ORDER = (
+    "tests/stack/",
+    "tests/agent/",
+    "tests/kubernetes/",
+    "tests/ctl/test_",
+    "tests/server/",
+    "tests/containers/",
+)
+# Files and folders that share servers which are slow to start: one process runs them all.
 TOGETHER = {
+    "a Kubernetes": ("tests/kubernetes/",),
     "an ensemble": (
         "tests/agent/test_boot.py",
         "tests/server/test_session.py",
@@ -152,7 +160,7 @@ def group(test: str) -> str:
     file = test.partition("::")[0]
     if file in DIVIDED:
         return test
-    return next((name for name, files in TOGETHER.items() if file in files), file)
+    return next((name for name, files in TOGETHER.items() if file.startswith(files)), file)
 
 
 def _file(item: pytest.Item) -> str:

@@ -22,6 +22,7 @@ from tests.containers.conftest import lacking
 from tests.containers.images import Images
 from tests.examples import openstack
 from tests.kolla_ansible import installed
+from tests.kubernetes import build
 from tests.stack.upgrade import NEW, OLD
 from tests.support import pythons
 
@@ -31,9 +32,9 @@ def main() -> int:
     # Installers are children of ours that nobody else would end.
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     cache = CHECKOUT / ".cache"
-    # The images come mostly from the network, the environments mostly take processor time.
+    # The images come mostly from the network, the others mostly take processor time.
     with ThreadPoolExecutor() as pool:
-        parts = (environments if "--full" in sys.argv else keystone, images)
+        parts = (kubernetes, environments, images) if "--full" in sys.argv else (keystone, images)
         done = list(pool.map(lambda make: succeeds(make, cache), parts))
     return 0 if all(done) else 1
 
@@ -51,6 +52,13 @@ def environments(cache: Path) -> None:
         pythons.environment(python, cache, say)
     openstack.environment(cache, openstack.WHOLE, say)
     installed.environment(say)
+
+
+def kubernetes(cache: Path) -> None:
+    """Its programs, and what its nodes need; nothing on a machine that can't run containers."""
+    if not list(lacking(cache)):
+        build.install(say)
+        build.programs(cache, say)
 
 
 def images(cache: Path) -> None:
