@@ -412,7 +412,7 @@ class _Emission:
         """Add a service to launch.yml."""
         hosts = tuple(by_host)
         role = self.roles.setdefault(hosts, f"hosts-{len(self.roles) + 1}" if self.roles else "hosts")
-        keys, left, refused = launch_settings.made(name, by_host, self.tag)
+        keys, left, refused = launch_settings.made(name, by_host, self.tag, self.rules)
         replicas = {"replicas": "each"} if len(hosts) > 1 else {}
         self.services[self.paths[name]] = {"placement": role, **replicas, **keys}
         self.made.left += left

@@ -97,12 +97,12 @@ IS_RIGHT: Mapping[str, Callable[[object], bool]] = {
     "a list of numbers": lambda value: isinstance(value, list) and all(type(each) is int for each in value),
 }
 VALUES: Mapping[str, str] = {
-    **dict.fromkeys(("match", "name", "daemon", "step", "steps", "module"), PATTERN),
+    **dict.fromkeys(("match", "name", "daemon", "step", "steps", "module", "image"), PATTERN),
     **dict.fromkeys(("hard", "common_volumes"), PATTERN),
     **dict.fromkeys(("settings", "same"), PATTERNS),
     **dict.fromkeys(("ports", "statuses"), "a list of numbers"),
     "on": f"{PATTERN} or null",
-    "port": "a number",
+    **dict.fromkeys(("port", "user"), "a number"),
     **dict.fromkeys(("cpus", "memory"), "a positive number"),
     "interfaces": "a mapping of names to addresses",
     "hostname": "the name of a host",

@@ -9,6 +9,7 @@ from typing import Any
 from kolla_mesos_start.ctl.directory.container_settings import PROPAGATIONS
 from kolla_mesos_start.kolla_ansible import lift
 from kolla_mesos_start.kolla_ansible.containers import CONFIG_FILES
+from kolla_mesos_start.kolla_ansible.rules import Rules
 
 # What docker gives by default, and Kolla's own start script needs: it runs sudo.
 CAPABILITIES = (
@@ -35,10 +36,13 @@ EXPRESSED = {
 
 
 def made(
-    name: str, by_host: Mapping[str, Mapping[str, Any]], common_tag: str
+    name: str, by_host: Mapping[str, Mapping[str, Any]], common_tag: str, rules: Rules
 ) -> tuple[Mapping[str, Any], Sequence[str], Sequence[str]]:
     """The keys of a container on these hosts, what is left to the operator, and what can't be expressed."""
-    found = {host: _OneHost(name, lift.templates(settings), common_tag) for host, settings in by_host.items()}
+    found = {
+        host: _OneHost(name, lift.templates(settings), common_tag, rules)
+        for host, settings in by_host.items()
+    }
     (host, first), *others = found.items()
     refused = list(first.refused)
     for other, each in others:
@@ -63,8 +67,8 @@ def environment(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _OneHost:
-    def __init__(self, name: str, settings: Mapping[str, Any], common_tag: str) -> None:
-        self.name, self.settings, self.common_tag = name, settings, common_tag
+    def __init__(self, name: str, settings: Mapping[str, Any], common_tag: str, rules: Rules) -> None:
+        self.name, self.settings, self.common_tag, self.rules = name, settings, common_tag, rules
         self.left: list[str] = []
         self.refused: list[str] = []
         volumes = dict(self.volumes())
@@ -73,10 +77,21 @@ class _OneHost:
         generation = {"KOLLA_GENERATION": own_tag} if own_tag not in ("", common_tag) else {}
         found["env"] = {**generation, **(OWN_RUN if SHARED_RUN & volumes.keys() else {})}
         self.keys = {key: value for key, value in {**found, **dict(self.access())}.items() if value}
+        self.keys.update(self.user())
 
     def image(self) -> str:
         image, _, own_tag = str(self.settings.get("image", "")).rpartition(":")
         return f"{image}:{{{{ tag }}}}" if own_tag == self.common_tag else f"{image}:{own_tag}"
+
+    def user(self) -> Mapping[str, int]:
+        """The number of the USER of its image: of another one than Kolla's, only the operator knows it."""
+        image = str(self.settings.get("image", "")).rpartition(":")[0].rpartition("/")[2]
+        row = self.rules.row("users", image)
+        if image and not row:
+            self.left.append(
+                f"launch.yml: `user` of {self.name}, for Kubernetes: the number of {image}'s USER"
+            )
+        return {"user": row["user"]} if row else {}
 
     def capabilities(self) -> Sequence[str]:
         """All capabilities if there are more than the usual ones."""

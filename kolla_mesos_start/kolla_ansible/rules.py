@@ -26,6 +26,7 @@ ROWS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "clusters": (("daemon",), ("definition", "instead")),
     "unsupported": (("settings", "instead"), ()),
     "succeeds": (("name", "statuses"), ("reason",)),
+    "users": (("image", "user"), ("reason",)),
 }
 Row = Mapping[str, Any]
 

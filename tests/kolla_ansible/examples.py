@@ -81,7 +81,7 @@ class Recorder:
         volumes = [f"{CONFIG}/{name}/:/var/lib/kolla/config_files/:ro", "kolla_logs:/var/log/kolla/"]
         given = {
             "name": name,
-            "image": f"quay.io/kolla/{name}:2026.1",
+            "image": f"quay.io/kolla/{name.replace('_', '-')}:2026.1",
             "volumes": volumes,
             **({"healthcheck": test} if healthcheck else {}),
             **settings,

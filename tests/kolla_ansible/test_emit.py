@@ -110,7 +110,7 @@ def test_the_directory_is_that_of_the_repository(tmp_path: Path) -> None:
     dest has a digest, because `publish` compares commands, not files, to say that a step has changed. Steps
     of Open vSwitch are root's, whose socket it is; rabbitmqctl refuses all users but its own. nova_libvirt's
     user is added inside each container, before its daemon. nova-compute registers some time after it is
-    ready, so hosts are discovered until all are listed. An empty volume at /dev/pts would leave libvirt
+    ready, so hosts are discovered until all are listed. Users are numbers, of the images that Kolla has. An empty volume at /dev/pts would leave libvirt
     without terminals. Agents with the host's /run have a directory of their own. neutron_dhcp_agent starts
     containers, so it writes their files on the host.
     """
@@ -236,6 +236,17 @@ def test_a_service_with_a_tag_of_its_own_has_its_own_generation(tmp_path: Path) 
     assert run["generation"] == "hotfix"
     assert run["dependencies"] == [{"path": "keystone_toolbox/run", "generation": "any"}]
     assert errors(tmp_path / "site") == []
+
+
+def test_a_row_of_the_operator_has_the_user_of_another_image(tmp_path: Path) -> None:
+    def recorded(run: int, site: Site) -> list[Task]:
+        recorder = Recorder()
+        recorder.daemon("swift")
+        return recorder.tasks
+
+    site, _ = imported(tmp_path, HOSTS, recorded, overrides="users: [{image: swift, user: 160}]")
+    assert load(site / "launch.yml")["services"]["openstack/keystone/swift"]["user"] == 160
+    assert "`user`" not in (site / "report.txt").read_text()
 
 
 def test_a_file_that_is_copied_into_a_directory_is_written_for_each_host(tmp_path: Path) -> None:
