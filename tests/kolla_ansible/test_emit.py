@@ -110,7 +110,7 @@ def test_the_directory_is_that_of_the_repository(tmp_path: Path) -> None:
     dest has a digest, because `publish` compares commands, not files, to say that a step has changed. Steps
     of Open vSwitch are root's, whose socket it is; rabbitmqctl refuses all users but its own. nova_libvirt's
     user is added inside each container, before its daemon. nova-compute registers some time after it is
-    ready, so hosts are discovered until all are listed. Users are numbers, of the images that Kolla has. An empty volume at /dev/pts would leave libvirt
+    ready, so hosts are discovered until all are listed. An empty volume at /dev/pts would leave libvirt
     without terminals. Agents with the host's /run have a directory of their own. neutron_dhcp_agent starts
     containers, so it writes their files on the host.
     """
