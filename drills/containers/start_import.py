@@ -147,7 +147,7 @@ def main() -> int:
             with Server(place / "zookeeper") as server:
                 units = published(site, secrets, server)
                 if options.all:
-                    return boot(podman, units, place, what, server, password)
+                    return start_all(podman, units, place, what, server, password)
                 containers = start(podman, units, place, what, password)
                 status = settled(containers) if _ran(containers) else 1
             if status or not options.adopt:
@@ -163,12 +163,18 @@ def main() -> int:
 
 def published(site: Path, secrets: Path, server: Server) -> Mapping[str, Unit]:
     """Publish the directory; the units of the host."""
+    return generated(quadlet_generator(), publish(site, secrets, server.hosts, "quadlet") / HOST)
+
+
+def publish(site: Path, secrets: Path, hosts: str, launcher: str) -> Path:
+    """Publish the directory; that of the manifests."""
     words = [str(site), "--deployment", "site", "--secrets", str(secrets)]
     launch: dict[str, Any] = yaml.safe_load((site / "launch.yml").read_text())
-    (site / "launch.yml").write_text(yaml.safe_dump({**launch, "zookeeper": server.hosts}))
-    cli.run(["publish", *words, "--hosts", server.hosts])
-    cli.run(["manifests", "quadlet", *words, "--output", str(site.parent / "made")])
-    return generated(quadlet_generator(), site.parent / "made" / HOST)
+    (site / "launch.yml").write_text(yaml.safe_dump({**launch, "zookeeper": hosts}))
+    cli.run(["publish", *words, "--hosts", hosts])
+    made = site.parent / "made"
+    cli.run(["manifests", launcher, *words, "--output", str(made)])
+    return made
 
 
 def imported(place: Path, what: Site) -> tuple[Path, Path]:
@@ -223,7 +229,7 @@ def start(
     return containers
 
 
-def boot(
+def start_all(
     podman: Podman, units: Mapping[str, Unit], place: Path, what: Site, server: Server, password: str
 ) -> int:
     """Start all units of the host, wait for all containers, and boot a server; the exit status."""
@@ -235,23 +241,28 @@ def boot(
     launcher = threading.Thread(target=restart, args=(podman, over))
     launcher.start()
     try:
-        of_site = ("--deployment", "site", "--hosts", server.hosts)
-        status, deadline = 1, begun + ALL_UP
-        while status == 1 and time.monotonic() < deadline:  # A step has failed, and is started again.
-            status = cli.run(["wait", "--timeout", str(ALL_UP), *of_site])
-            time.sleep(AGAIN if status else 0)
-        print(f"all up: {not status}, after {time.monotonic() - begun:.1f} s", flush=True)
-        cli.run(["timeline", *of_site])
-        if status:
-            return status
-        cloud = Cloud(what.virtual, password)
-        cloud.look()
-        found = cloud.boot()
-        print(f"the server is {found['status']}, {time.monotonic() - begun:.1f} s after the start")
-        return 0
+        return boot(what, server.hosts, password, begun)
     finally:
         over.set()
         launcher.join()
+
+
+def boot(what: Site, hosts: str, password: str, begun: float) -> int:
+    """Wait for all containers, and boot a server; the exit status. `begun` is when they were started."""
+    of_site = ("--deployment", "site", "--hosts", hosts)
+    status, deadline = 1, begun + ALL_UP
+    while status == 1 and time.monotonic() < deadline:  # A step has failed, and is started again.
+        status = cli.run(["wait", "--timeout", str(ALL_UP), *of_site])
+        time.sleep(AGAIN if status else 0)
+    print(f"all up: {not status}, after {time.monotonic() - begun:.1f} s", flush=True)
+    cli.run(["timeline", *of_site])
+    if status:
+        return status
+    cloud = Cloud(what.virtual, password)
+    cloud.look()
+    found = cloud.boot()
+    print(f"the server is {found['status']}, {time.monotonic() - begun:.1f} s after the start", flush=True)
+    return 0
 
 
 def restart(podman: Podman, over: threading.Event) -> None:
