@@ -181,8 +181,12 @@ class Workload(NamedTuple):
             written += (self.env.get(name) or path for name, path in WRITTEN.items() if self.mounts(name))
         if self.settings.read_only:
             written.append("/tmp")
-        places = [each.path for each in found if not each.read_only]
-        return [*found, *(Volume(path, TEMPORARY) for path in written if not is_within(path, places))]
+        places = {each.path for each in found if not each.read_only}
+        for path in written:
+            # Another one is enough for both; as a mount, it would have the mode that the launcher gives it.
+            if not is_within(path, {*places, *written} - {path} | places):
+                found.append(Volume(path, TEMPORARY))
+        return found
 
     def mounts(self, variable: str) -> bool:
         """Whether the directory is mounted, which `variable` names.

@@ -150,3 +150,10 @@ def test_the_directories_that_the_agent_writes_are_those_of_its_environment(tmp_
     service = made("compose", tmp_path, settings=settings)["services"]["web"]
     assert service["tmpfs"] == ["/run/own:mode=1777,exec"]
     assert "/var/lib" in json.dumps(service["volumes"])
+
+
+def test_a_directory_in_another_one_is_not_mounted(tmp_path: Path) -> None:
+    """The agent makes it for itself: an emptyDir is open to others."""
+    settings = f"{{placement: all, env: {{KOLLA_RUN_DIR: {STATE}/run}}}}"
+    service = made("compose", tmp_path, settings=settings)["services"]["web"]
+    assert service["tmpfs"] == [f"{STATE}:mode=1777,exec"]
