@@ -182,6 +182,10 @@ FOR_YOU = {
     "agent": "launch.yml: `agent` is for you to add: the image that bin/agent-directory makes (or import with"
     " --agent), unless your images have the agent",
 }
+HOSTS = (
+    "all hosts: /etc/hosts has the name and address of each, as `kolla-ansible bootstrap-servers` writes it;"
+    " for Kubernetes, the name of a node in launch.yml is also its hostname"
+)
 
 
 def emit(imported: Imported) -> None:
@@ -426,6 +430,7 @@ class _Emission:
                 content[key] = self.imported.given[key]
             else:
                 self.made.left.append(missing)
+        self.made.left.append(HOSTS)
         content["defaults"] = launch_settings.DEFAULTS
         content["services"] = self.services
         self.made.files["launch.yml"] = formats.dumped([content]).encode()
