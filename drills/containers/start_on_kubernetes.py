@@ -1,16 +1,17 @@
 """Imports kolla-ansible's default all-in-one, and starts it on a real Kubernetes of one node.
 
-It takes about a quarter of an hour of two processors, and the images before that, and runs by hand only, as root::
+It takes a quarter of an hour of two processors, and more for the images, and runs by hand only, as root::
 
     .venv/bin/python -m drills.containers.start_on_kubernetes
 
-The manifests are applied as `kolla_mesos_ctl manifests kubernetes` makes them. When a server is ACTIVE, Keystone
-and Glance are restarted while requests run. The images are Kolla's own, and the agent is mounted into them.
-`start_import` says what is left out.
+The manifests are applied as `kolla_mesos_ctl manifests kubernetes` makes them. When a server is ACTIVE,
+Keystone and Glance are restarted while requests run. The images are Kolla's own, and the agent is mounted
+into them. `start_import` says what is left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -48,6 +49,7 @@ PAUSE = 0.05  # seconds between two requests
 
 def main() -> int:
     """Print how long it took until a server was ACTIVE, and which containers were started again."""
+    argparse.ArgumentParser(prog="drills.containers.start_on_kubernetes", description=__doc__).parse_args()
     images = WholeImages(CACHE, print)
     images.make()
     with tempfile.TemporaryDirectory(prefix="import-") as name:
@@ -119,7 +121,9 @@ def restart(cluster: Cluster, name: str, url: str) -> None:
         seconds = time.monotonic() - begun
     failed = [when - begun for when, is_good in results.items() if not is_good]
     span = f", from {failed[0]:.1f} to {failed[-1]:.1f} s" if failed else ""
-    print(f"{name} was restarted within {seconds:.1f} s; {len(failed)} of {len(results)} requests failed{span}")
+    print(
+        f"{name} was restarted within {seconds:.1f} s; {len(failed)} of {len(results)} requests failed{span}"
+    )
 
 
 @contextmanager
