@@ -176,6 +176,8 @@ PREFIX = "openstack"
 RELEASE_BEFORE = "release_before"  # the variable with the old tag, during an upgrade
 TOOLBOX = "kolla_toolbox"
 PLAYBOOK = "steps.yml"
+# Steps of several services that run at the same time may create the same project: the second one is refused.
+AGAIN = {"register": "made", "until": "made is success", "retries": 5, "delay": 2}
 # What the command line may give for launch.yml, and what to say without it.
 FOR_YOU = {
     "zookeeper": "launch.yml: `zookeeper` is for you to add: h1:2181,h2:2181 (or import with --hosts)",
@@ -374,7 +376,8 @@ class _Emission:
         for task in step.tasks:
             args = task.args.get("module_args") or {}
             self.made.note(args)
-            tasks.append({"name": task.name, "no_log": True, str(task.args["module_name"]): args})
+            module = {str(task.args["module_name"]): args}
+            tasks.append({"name": task.name, "no_log": True, **AGAIN, **module})
         play = [{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]
         return _as_texts(lift.template(formats.dumped([play])))
 
