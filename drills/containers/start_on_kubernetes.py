@@ -12,7 +12,6 @@ into them. `start_import` says what is left out.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -29,8 +28,8 @@ from drills.containers.start_import import HOST, WHOLE, adapt, boot, imported, p
 from drills.containers.whole import WholeImages
 from tests import CHECKOUT
 from tests.containers.podman import Podman
-from tests.kubernetes.build import programs
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.build import install, programs
+from tests.kubernetes.cluster import PAUSE, Cluster
 from tests.kubernetes.machine import Machine
 
 CACHE = CHECKOUT / ".cache"
@@ -44,7 +43,7 @@ sysctl -w net.ipv4.ip_nonlocal_bind=1
 """
 # The Deployment that is restarted, and a request that only it can answer.
 RESTARTED = {"keystone": f":{KEYSTONE}/v3", "glance-api": f":{GLANCE}/healthcheck"}
-PAUSE = 0.05  # seconds between two requests
+EVERY = 0.05  # seconds between two requests
 
 
 def main() -> int:
@@ -52,6 +51,7 @@ def main() -> int:
     argparse.ArgumentParser(prog="drills.containers.start_on_kubernetes", description=__doc__).parse_args()
     images = WholeImages(CACHE, print)
     images.make()
+    install(print)
     with tempfile.TemporaryDirectory(prefix="import-") as name:
         place = Path(name)
         config, site = imported(place, SITE)
@@ -66,11 +66,13 @@ def main() -> int:
 
 
 def saved(place: Path, launch: Path, images: WholeImages) -> Path:
-    """An archive with the images of all services."""
+    """An archive with the images of all services, and one that does nothing."""
     names = {service["image"] for service in yaml.safe_load(launch.read_text())["services"].values()}
     podman = Podman(place / "podman", images.store)
     try:
-        podman("save", "--multi-image-archive", f"--output={place}/images.tar", *sorted(names))
+        made = podman("create", podman.make_mounted(), "none").stdout.strip()
+        podman("commit", '--change=ENTRYPOINT ["/busybox", "sleep", "infinity"]', made, PAUSE)
+        podman("save", "--multi-image-archive", f"--output={place}/images.tar", PAUSE, *sorted(names))
     finally:
         podman.end()
     return place / "images.tar"
@@ -100,8 +102,7 @@ def start(cluster: Cluster, site: Path, passwords: Path) -> int:
 
 def show_failures(cluster: Cluster) -> None:
     """Print which containers have ended with a failure, and the last words of their agents."""
-    pods = json.loads(cluster.kubectl("get", "pods", "--output=json"))["items"]
-    restarts = 0
+    pods, restarts = cluster.get("pods"), 0
     for pod in pods:
         for container in pod["status"].get("containerStatuses", ()):
             restarts += container["restartCount"]
@@ -133,7 +134,7 @@ def requests(url: str) -> Iterator[Mapping[float, bool]]:
     over = threading.Event()
 
     def send() -> None:
-        while not over.wait(PAUSE):
+        while not over.wait(EVERY):
             begun = time.monotonic()
             try:
                 with urllib.request.urlopen(url, timeout=30) as reply:

@@ -107,8 +107,8 @@ def test_the_directory_is_that_of_the_repository(tmp_path: Path) -> None:
 
     MariaDB's check is `mariadb-admin ping`, because a step that waits for MariaDB creates the user of its
     healthcheck. In steps.yml, a password is neither a number nor a template of ansible, whatever it is. Its
-    dest has a digest, because `publish` compares commands, not files, to say that a step has changed. A module
-    is tried again, as by kolla-ansible, because several steps may create one project at once. Steps
+    dest has a digest, because `publish` compares commands, not files, to say that a step has changed. A
+    module is tried again, as by kolla-ansible, because several steps may create one project at once. Steps
     of Open vSwitch are root's, whose socket it is; rabbitmqctl refuses all users but its own. nova_libvirt's
     user is added inside each container, before its daemon. nova-compute registers some time after it is
     ready, so hosts are discovered until all are listed. An empty volume at /dev/pts would leave libvirt
