@@ -190,12 +190,12 @@ def imported(place: Path, what: Site) -> tuple[Path, Path]:
     return config, site
 
 
-def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE) -> None:
-    """Use the images, the agent and the limits of this machine."""
-    if own_host.INSIDE not in os.environ:  # There, packages can't be downloaded.
+def adapt(launch: Path, images: ImportedImages, what: Site = KEYSTONE, agent: str = "") -> None:
+    """Use the images and the limits of this machine, and this image of the agent, or a directory with it."""
+    if not agent and own_host.INSIDE not in os.environ:  # There, packages can't be downloaded.
         make_agent()
     content: dict[str, Any] = yaml.safe_load(launch.read_text())
-    content["agent"] = {"host": str(MADE)}
+    content["agent"] = agent or {"host": str(MADE)}
     content["defaults"]["env"] = dict.fromkeys(
         ("KOLLA_PRIVATE_INTERFACE", "KOLLA_PUBLIC_INTERFACE"), what.interface
     )

@@ -27,7 +27,7 @@ from drills.containers.first_server import GLANCE, KEYSTONE
 from drills.containers.start_import import HOST, WHOLE, adapt, boot, imported, publish
 from drills.containers.whole import WholeImages
 from tests import CHECKOUT
-from tests.containers.podman import Podman
+from tests.containers.podman import MOUNTED, Podman
 from tests.kubernetes.build import install, programs
 from tests.kubernetes.cluster import PAUSE, Cluster
 from tests.kubernetes.machine import Machine
@@ -55,7 +55,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="import-") as name:
         place = Path(name)
         config, site = imported(place, SITE)
-        adapt(site / "launch.yml", images, SITE)
+        adapt(site / "launch.yml", images, SITE, MOUNTED)
         archive = saved(place, site / "launch.yml", images)
         with Cluster(place / "cluster", programs(CACHE, print), [HOST]) as cluster:
             node = cluster.nodes[HOST]
@@ -66,13 +66,15 @@ def main() -> int:
 
 
 def saved(place: Path, launch: Path, images: WholeImages) -> Path:
-    """An archive with the images of all services, and one that does nothing."""
+    """An archive with the images of all services and of the agent, and one that does nothing."""
     names = {service["image"] for service in yaml.safe_load(launch.read_text())["services"].values()}
     podman = Podman(place / "podman", images.store)
     try:
         made = podman("create", podman.make_mounted(), "none").stdout.strip()
         podman("commit", '--change=ENTRYPOINT ["/busybox", "sleep", "infinity"]', made, PAUSE)
-        podman("save", "--multi-image-archive", f"--output={place}/images.tar", PAUSE, *sorted(names))
+        podman(
+            "save", "--multi-image-archive", f"--output={place}/images.tar", PAUSE, MOUNTED, *sorted(names)
+        )
     finally:
         podman.end()
     return place / "images.tar"
