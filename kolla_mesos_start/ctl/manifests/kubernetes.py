@@ -143,8 +143,9 @@ def _lost(workload: Workload) -> Iterator[str]:
             yield f"a pod has no `{name}`: configure it on the hosts of"
     if workload.stop_signal != TERM:
         yield f"a pod has no stop signal: build STOPSIGNAL SIG{workload.stop_signal} into the images of"
+    can_mount = not settings.privileged and {"ALL", "SYS_ADMIN"} & {*(settings.capabilities or ())}
     for volume in workload.volumes:
-        if PROPAGATIONS.get(volume.propagation) == BOTH_WAYS and not settings.privileged:
+        if can_mount and PROPAGATIONS.get(volume.propagation) == BOTH_WAYS:
             yield f"without `privileged: true`, mounts in {volume.path} stay those of a pod, in"
     for device in settings.devices or ():
         path = device.partition(":")[0]

@@ -232,11 +232,17 @@ def test_a_member_on_the_network_of_its_host_has_the_hosts_name(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
-    [("", "HostToContainer"), ("privileged: true, ", "Bidirectional")],
+    ("more", "expected", "is_noted"),
+    [
+        ("", "HostToContainer", False),
+        ("capabilities: [SYS_ADMIN], ", "HostToContainer", True),
+        ("privileged: true, ", "Bidirectional", False),
+    ],
 )
-def test_only_a_privileged_container_shares_its_mounts(tmp_path: Path, more: str, expected: str) -> None:
-    """Kubernetes refuses other pods; `manifests` says what they lack."""
+def test_only_a_privileged_container_shares_its_mounts(
+    tmp_path: Path, more: str, expected: str, is_noted: bool
+) -> None:
+    """Kubernetes refuses other pods; `manifests` says what those lack that can mount at all."""
     launch = LAUNCH.replace(
         "db: {volumes: {", f"db: {{{more}volumes: {{/run/n: {{host: /run/n, propagation: shared}}, "
     )
@@ -244,7 +250,7 @@ def test_only_a_privileged_container_shares_its_mounts(tmp_path: Path, more: str
     mounts = {each["mountPath"]: each for each in pod(db)["containers"][0]["volumeMounts"]}
     assert mounts["/run/n"]["mountPropagation"] == expected
     note = "without `privileged: true`, mounts in /run/n stay those of a pod, in: db"
-    assert (note in kubernetes.manifests(model(tmp_path)).notes) == (not more)
+    assert (note in kubernetes.manifests(model(tmp_path)).notes) == is_noted
 
 
 @pytest.mark.parametrize(("user", "expected"), [("", None), ("user: 0, ", False), ("user: 42, ", True)])
