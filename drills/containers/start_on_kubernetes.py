@@ -17,9 +17,11 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -115,39 +117,47 @@ def show_failures(cluster: Cluster) -> None:
     print(f"{len(pods)} pods; {restarts} containers were started again", flush=True)
 
 
+class Request(NamedTuple):
+    """A request; times are in seconds."""
+
+    begun: float
+    took: float
+    is_good: bool
+
+
 def restart(cluster: Cluster, name: str, url: str) -> None:
     """Restart a Deployment while requests run."""
-    with requests(url) as results:
+    with requests(url) as found:
         begun = time.monotonic()
         cluster.kubectl("rollout", "restart", f"deployment/{name}")
         cluster.kubectl("rollout", "status", f"deployment/{name}", "--timeout=300s")
-        seconds = time.monotonic() - begun
-    failed = [when - begun for when, is_good in results.items() if not is_good]
-    span = f", from {failed[0]:.1f} to {failed[-1]:.1f} s" if failed else ""
-    print(
-        f"{name} was restarted within {seconds:.1f} s; {len(failed)} of {len(results)} requests failed{span}"
-    )
+        print(f"{name} was restarted within {time.monotonic() - begun:.1f} s", flush=True)
+    failed = [f"{each.begun - begun:.1f} s" for each in found if not each.is_good]
+    slowest = max(each.took for each in found)
+    print(f"{len(failed)} of {len(found)} requests failed: {', '.join(failed) or 'none'}")
+    print(f"the slowest request took {slowest:.1f} s", flush=True)
 
 
 @contextmanager
-def requests(url: str) -> Iterator[Mapping[float, bool]]:
-    """Send requests meanwhile, one after the other; whether each has been answered, by its time."""
-    results: dict[float, bool] = {}
+def requests(url: str) -> Iterator[Sequence[Request]]:
+    """Send requests meanwhile, one after the other."""
+    found: list[Request] = []
     over = threading.Event()
 
     def send() -> None:
         while not over.wait(EVERY):
-            begun = time.monotonic()
+            begun, is_good = time.monotonic(), True
             try:
                 with urllib.request.urlopen(url, timeout=30) as reply:
-                    results[begun] = reply.status == 200
-            except OSError:
-                results[begun] = False
+                    reply.read()
+            except (OSError, HTTPException):  # Also a status such as 503.
+                is_good = False
+            found.append(Request(begun, time.monotonic() - begun, is_good))
 
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        yield results
+        yield found
     finally:
         over.set()
         sender.join()
