@@ -29,9 +29,9 @@ from drills.containers.first_server import GLANCE, KEYSTONE
 from drills.containers.start_import import HOST, WHOLE, adapt, boot, imported, publish
 from drills.containers.whole import WholeImages
 from tests import CHECKOUT
-from tests.containers.podman import MOUNTED, Podman
+from tests.containers.podman import MOUNTED
 from tests.kubernetes.build import install, programs
-from tests.kubernetes.cluster import PAUSE, Cluster
+from tests.kubernetes.cluster import Cluster, saved
 from tests.kubernetes.machine import Machine
 
 CACHE = CHECKOUT / ".cache"
@@ -58,28 +58,14 @@ def main() -> int:
         place = Path(name)
         config, site = imported(place, SITE)
         adapt(site / "launch.yml", images, SITE, MOUNTED)
-        archive = saved(place, site / "launch.yml", images)
+        services = yaml.safe_load((site / "launch.yml").read_text())["services"].values()
+        archive = saved(place, images.store, {each["image"]: each["image"] for each in services})
         with Cluster(place / "cluster", programs(CACHE, print), [HOST]) as cluster:
             node = cluster.nodes[HOST]
             set_up(node)
             cluster.load(archive)
             with node.network():
                 return start(cluster, site, config / "passwords.yml")
-
-
-def saved(place: Path, launch: Path, images: WholeImages) -> Path:
-    """An archive with the images of all services and of the agent, and one that does nothing."""
-    names = {service["image"] for service in yaml.safe_load(launch.read_text())["services"].values()}
-    podman = Podman(place / "podman", images.store)
-    try:
-        made = podman("create", podman.make_mounted(), "none").stdout.strip()
-        podman("commit", '--change=ENTRYPOINT ["/busybox", "sleep", "infinity"]', made, PAUSE)
-        podman(
-            "save", "--multi-image-archive", f"--output={place}/images.tar", PAUSE, MOUNTED, *sorted(names)
-        )
-    finally:
-        podman.end()
-    return place / "images.tar"
 
 
 def set_up(node: Machine) -> None:

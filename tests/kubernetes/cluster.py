@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from tests.containers.podman import MOUNTED, Podman
 from tests.kubernetes.machine import Machine, remove_leftovers
 from tests.support.waiting import eventually
 from tests.support.zookeeper import Server, Started
@@ -29,6 +30,7 @@ Document = dict[str, Any]
 
 CONTROL, SERVICES, PODS = "192.0.2.100", "10.96.0.0/16", "10.244.0.0/16"
 PAUSE = "localhost/pause:1"  # the image that keeps a pod's namespaces
+FOREVER = '["/busybox", "sleep", "infinity"]'
 ADMIN = "admin"
 # Seconds. A node that is cut off loses its pods after 12 s; by default it would be 340 s.
 LEASE, GRACE, TOLERATION = 4, 8, 4
@@ -43,6 +45,21 @@ conf_dir = "{place}"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 """
+
+
+def saved(place: Path, store: Path, images: Mapping[str, str]) -> Path:
+    """An archive for `Cluster.load`: images of a storage by their new names, and what each node needs."""
+    podman, archive = Podman(place / "podman", store), place / "images.tar"
+    try:
+        made = podman("create", podman.make_mounted(), "none").stdout.strip()
+        podman("commit", "--quiet", f"--change=ENTRYPOINT {FOREVER}", made, PAUSE)
+        for name, image in images.items():
+            if name != image:
+                podman("tag", image, name)
+        podman("save", "--quiet", "--multi-image-archive", f"--output={archive}", MOUNTED, PAUSE, *images)
+    finally:
+        podman.end()
+    return archive
 
 
 class ZooKeeper(Server):

@@ -13,9 +13,8 @@ from tests.conftest import connected
 from tests.containers.conftest import able as able
 from tests.containers.conftest import images as images
 from tests.containers.images import Images
-from tests.containers.podman import MOUNTED, Podman
 from tests.kubernetes.build import install, programs
-from tests.kubernetes.cluster import PAUSE, Cluster
+from tests.kubernetes.cluster import Cluster, saved
 from tests.support.arrangement import say, section
 
 NODES = ("ctl-1", "ctl-2", "ctl-3")
@@ -24,7 +23,6 @@ REGISTRY = "registry.example.org/kolla"
 # the agent, the others are Kolla's.
 KOLLA = {"memcached": ["30.0.0"], "mariadb-server": ["30.0.0", "10.11"], "keystone": ["30.0.0", "30.0.1"]}
 WITH_AGENT = {"mariadb-server": ["2026.1"], "keystone": ["2026.1"]}
-FOREVER = '["/busybox", "sleep", "infinity"]'
 
 
 @pytest.fixture(scope="session")
@@ -41,21 +39,13 @@ def cluster(
     tell = partial(say, pytestconfig)
     install(tell)
     place = tmp_path_factory.mktemp("kubernetes")
-    podman = Podman(place / "podman", images.store)
-    try:
-        podman.make_mounted()
-        made = podman("create", MOUNTED, "none").stdout.strip()
-        podman("commit", "--quiet", f"--change=ENTRYPOINT {FOREVER}", made, PAUSE)
-        names = []
-        for image, wanted in ((images.kolla, KOLLA), (images.agent, WITH_AGENT)):
-            for name, tags in wanted.items():
-                named = [f"{REGISTRY}/{name}:{tag}" for tag in tags]
-                podman("tag", image(name), *named)
-                names += named
-        archive = place / "images.tar"
-        podman("save", "--quiet", "--multi-image-archive", f"--output={archive}", MOUNTED, PAUSE, *names)
-    finally:
-        podman.end()
+    named = {
+        f"{REGISTRY}/{name}:{tag}": image(name)
+        for image, wanted in ((images.kolla, KOLLA), (images.agent, WITH_AGENT))
+        for name, tags in wanted.items()
+        for tag in tags
+    }
+    archive = saved(place, images.store, named)
     with Cluster(place / "cluster", programs(CHECKOUT / ".cache", tell), NODES) as cluster:
         cluster.load(archive)
         archive.unlink()
