@@ -46,7 +46,6 @@ def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     text = text.replace("    ready:\n", "    on_change: {restart: true}\n    ready:\n")
     text = text.replace("keystone.conf: &config\n", "keystone.conf: &config\n        keep_last: true\n")
     definition.write_text(text)
-    site.variables({"memcached_user": "memcached"})
     site.launch(hosts={"data": [NODES[0]]})
     for service in (MARIADB, MEMCACHED):
         site.service(service, placement="data")
