@@ -56,8 +56,8 @@ def to_become(user: str) -> Ids | None:
         name = own.pw_name if own else "a user without a name"
         raise CannotExecute(
             f"user {user!r} (uid {wanted.uid}): this container runs as {name} (uid {uid}), without the right "
-            f"to become another user: start it as uid {wanted.uid} (`user` in launch.yml), or change the "
-            "user in the definition"
+            "(capabilities SETGID, SETUID) to become another user: start it as uid "
+            f"{wanted.uid} (`user` in launch.yml), or change the user in the definition"
         )
     return wanted
 

@@ -617,8 +617,9 @@ def test_a_user_that_the_container_may_not_become_is_named(
         agent = containers.start(SERVICE, under=under, **environ)
         assert agent.ends() == 126
         assert (
-            f"user '1' (uid 1): this container runs as {runs_as}, without the right to become another "
-            "user: start it as uid 1 (`user` in launch.yml), or change the user in the definition"
+            f"user '1' (uid 1): this container runs as {runs_as}, without the right (capabilities "
+            "SETGID, SETUID) to become another user: start it as uid 1 (`user` in launch.yml), or change the "
+            "user in the definition"
         ) in agent.said
 
 

@@ -8,11 +8,12 @@ key by key, the lists in MERGE_KEYS item by item; any other value is replaced. n
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kolla_mesos_start.definition.document import Fields, json_type
-from kolla_mesos_start.definition.strings import SHOWN, labelled, sublabel
+from kolla_mesos_start.definition.strings import SHOWN, labelled, sublabel, unusable
 
 CONTAINER = "agent"  # in each pod
 Keys = tuple[str, ...]  # the place of a value in a template; an item of a list by its name
@@ -30,6 +31,7 @@ MERGE_KEYS = {
 }
 CONTAINER_KEYS = ("spec", "containers", CONTAINER)
 PROBES = [(*CONTAINER_KEYS, name) for name in ("livenessProbe", "readinessProbe")]
+NUMBERS = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold")  # of probes
 # Items that are replaced as a whole, or not at all.
 WHOLE = [(*CONTAINER_KEYS, name) for name in ("env", "volumeMounts")]
 # What the manifests contain, but launch.yml may replace.
@@ -38,7 +40,7 @@ REPLACEABLE = {
     ("spec", "dnsPolicy"),
     ("spec", "securityContext", "seccompProfile"),
     ("spec", "topologySpreadConstraints"),
-    *((*probe, key) for probe in PROBES for key in ("periodSeconds", "timeoutSeconds", "failureThreshold")),
+    *((*probe, key) for probe in PROBES for key in NUMBERS),
 }
 
 
@@ -105,8 +107,10 @@ def read(fields: Fields, key: str) -> Sequence[PodTemplate] | None:
     metadata = top.nested("metadata", ("labels", "annotations"))
     for name in ("labels", "annotations"):
         for each, value in metadata.mapping(name).items():
-            if not (value is None or isinstance(value, str)):
-                what = f"expected text, found {json_type(value)}: put it in quotes"
+            what = f"expected text, found {json_type(value)}: put it in quotes"
+            if isinstance(value, str):
+                what = f"expected text, but it {unusable(value)}" if unusable(value) else ""
+            if what and value is not None:
                 fields.reading.report(sublabel(metadata.label_of(name), each), what)
     for label, what in _malformed(("spec",), top.label_of("spec"), top.mapping("spec")):
         fields.reading.report(label, what)
@@ -114,22 +118,37 @@ def read(fields: Fields, key: str) -> Sequence[PodTemplate] | None:
 
 
 def _malformed(keys: Keys, label: str, value: object) -> Iterator[tuple[str, str]]:
-    """What can't be merged, by its label."""
+    """What can't be merged or written, by its label."""
     by = _merge_key(keys)
     if by and isinstance(value, list):
+        names: list[object] = []
         for below, item in labelled(label, value):
             name = item.get(by) if isinstance(item, dict) else None
             if not isinstance(name, (str, int)):
                 yield below, f"expected an object with `{by}`"
+            elif by == "name" and name in names:
+                yield below, f"{name} is here twice"
             else:
+                names.append(name)
                 yield from _malformed((*keys, str(name)), below, item)
     elif by and value is not None:
         yield label, f"expected a list, found {json_type(value)}"
     elif isinstance(value, dict):
         for name, each in value.items():
+            if unusable(name):
+                yield label, f"the key {name!r} {unusable(name)}"
             if name.startswith("$") and not (_is_deleted(value) and _merge_key(keys[:-1])):
                 yield sublabel(label, name), "only `$patch: delete` in an item of a list is supported"
             yield from _malformed((*keys, name), sublabel(label, name), each)
+    elif isinstance(value, list):
+        for below, each in labelled(label, value):
+            yield from _malformed((*keys, below), below, each)
+    elif isinstance(value, str) and unusable(value):
+        yield label, f"expected text, but it {unusable(value)}"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield label, f"expected a number, found {value}"
+    elif not (value is None or isinstance(value, (str, int, float))):
+        yield label, f"expected a value as JSON has it, found a YAML {type(value).__name__}"
 
 
 def _merge_key(keys: Keys) -> str | None:
@@ -144,11 +163,14 @@ def merged(written: Any, wanted: Any, keys: Keys = ()) -> Any:
     """A template, or a value in it, with what a part wants."""
     by = _merge_key(keys)
     if by and isinstance(wanted, list):
-        items = {item[by]: item for item in written or ()}
-        for item in wanted:
-            name = item[by]
-            items[name] = None if _is_deleted(item) else merged(items.get(name), item, (*keys, str(name)))
-        return [item for item in items.values() if item]
+        items = list(written or ())
+        there = {item[by]: place for place, item in reversed([*enumerate(items)])}
+        for item in wanted:  # Two may have the same key: ports of TCP and UDP.
+            place = there.get(item[by], len(items))
+            old = items[place] if item[by] in there else None
+            new = None if _is_deleted(item) else merged(old, item, (*keys, str(item[by])))
+            items[place : place + 1] = [new]
+        return [item for item in items if item]
     if not isinstance(wanted, dict):
         return wanted
     found = dict(written) if isinstance(written, dict) else {}
@@ -190,7 +212,8 @@ def _is_reserved(keys: Keys, written: object) -> bool:
 
 def _why(keys: Keys, written: object) -> str:
     """What the manifests have there, and what to change instead."""
-    has = "" if written is None else f"the manifest has {json.dumps(written)[:SHOWN]}"
+    text = json.dumps(written)
+    has = "" if written is None else f"the manifest has {text[:SHOWN]}{'...' * (len(text) > SHOWN)}"
     place = next((keys[:end] for end in range(len(keys), 0, -1) if keys[:end] in ORIGINS), ())
     origin = ORIGINS.get(place, THE_AGENT)
     if origin == THE_AGENT:

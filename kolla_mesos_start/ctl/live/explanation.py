@@ -34,7 +34,7 @@ def lines(
     has_begun = any(each.begun or each.containers for each in deployment.services.values())
     if len(absent) > 1 and not has_begun:
         what = f"no container of {counted(len(absent), 'service')} was ever started, or none has reached"
-        yield _line("ROOT CAUSE", "bold red", f"{what} ZooKeeper: start them; of one, {LAUNCHER}")
+        yield _line("ROOT CAUSE", "bold red", f"{what} ZooKeeper: start them, or {LAUNCHER}")
     else:
         absent = []
     for cause in (each for each in found if each not in absent):

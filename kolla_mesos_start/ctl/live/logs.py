@@ -15,7 +15,7 @@ ANYWHERE = re.compile(rf"kubectl (-n {NAME} )?logs {NAME}( -c {NAME})?")
 
 
 # Of a container that did not even start, or has not reached ZooKeeper.
-LAUNCHER = "see its log, or what its launcher says: kubectl describe pod, systemctl status, podman ps -a"
+LAUNCHER = "see its log, or ask its launcher: kubectl describe pod, systemctl status, podman ps -a"
 
 
 def see(service: LiveService, host: str, otherwise: str = "see its log") -> str:

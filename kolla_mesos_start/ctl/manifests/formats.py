@@ -67,7 +67,10 @@ def write(place: Path, root: Path, files: Mapping[str, str]) -> Sequence[str]:
             raise CannotWrite(f"{parent} is a link: remove it, because files of {parent.name} belong there")
         parent.mkdir(exist_ok=True)
         write_public(place / name, text.encode())
-    suffixes = [name for name in files if Path(name).suffix]
-    patterns = {"*/" * name.count("/") + f"*{Path(name).suffix}" for name in suffixes}
+    # kustomize refuses a directory that has two files for it.
+    patterns = {
+        "*/" * name.count("/") + (f"*{Path(name).suffix}" if Path(name).suffix else f"{name.lower()}.y*ml")
+        for name in files
+    }
     there = {path for pattern in patterns for path in place.glob(pattern)}
     return [f"left {path}, {FOREIGN}" for path in sorted(there - {place / name for name in files})]

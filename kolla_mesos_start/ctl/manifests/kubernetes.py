@@ -66,14 +66,19 @@ PROPAGATIONS = {
 }
 # Runs in the image before the agent, with the directories of the node below $0: an unused one gets what the
 # image has at that path, with its owner and mode, as a volume of a container engine does. If the image has
-# nothing there, it becomes the user's ($1).
+# nothing there, it becomes the user's ($1), unless another one has it already. A copy that was interrupted is
+# made again.
 VOLUMES = "/volumes"
 COPY = """\
 user=$1 && shift
 for path; do
   exec 9<"$0$path" && flock 9 || exit
-  if [ -n "$(ls -A "$0$path")" ]; then continue; fi
-  if [ -d "$path" ]; then cp -a "$path/." "$0$path"; else chown "$user:$user" "$0$path"; fi || exit
+  if [ -n "$(ls -A "$0$path")" ] && [ ! -e "$0$path/.copying" ]; then continue; fi
+  if [ -d "$path" ]; then
+    : >"$0$path/.copying" && cp -a "$path/." "$0$path" && rm "$0$path/.copying" || exit
+  elif [ "$(stat -c %u "$0$path")" = 0 ]; then
+    chown "$user:$user" "$0$path" || exit
+  fi
 done
 """
 NOBODY = 65534  # owns a copy of the agent, which is read-only in the daemon's container
@@ -99,7 +104,8 @@ def conflicts(model: Model) -> Iterator[Issue]:
         for part in parts:
             for place, why in pod_template.conflicts(written, part):
                 # One of the defaults may contradict many services.
-                yield Issue(ERROR, LAUNCH, f"{place}: {why}", place, about=place)
+                of = f"for {each.service}, " if place.startswith("defaults.") else ""
+                yield Issue(ERROR, LAUNCH, f"{place}: {of}{why}", place, about=place)
 
 
 def notes(model: Model) -> Iterator[str]:
@@ -122,6 +128,9 @@ def notes(model: Model) -> Iterator[str]:
     ]
     if missing:
         yield f"add files to ConfigMaps that DIR does not have: {listed(missing)}"
+    near = listed(each.service for each in model.workloads if _uses_node(each))
+    if near:
+        yield f"only a namespace with Pod Security `privileged` has the node's network or directories: {near}"
     unknown = listed(each.service for each in model.workloads if each.settings.user is None)
     if unknown:
         what = "which a namespace with Pod Security `restricted` refuses"
@@ -131,6 +140,14 @@ def notes(model: Model) -> Iterator[str]:
         for what in _lost(each):
             lost.setdefault(what, set()).add(each.service)
     yield from (f"{what}: {listed(services)}" for what, services in sorted(lost.items()))
+
+
+def _uses_node(workload: Workload) -> bool:
+    """Whether its pods have the network, a namespace or a directory of their node."""
+    settings = workload.settings
+    objects = _Objects(workload)
+    has_directory = any(objects.is_of_node(each) or each.kind == FROM_HOST for each in workload.directories)
+    return workload.on_host_network or bool(settings.namespaces or settings.privileged) or has_directory
 
 
 def _lost(workload: Workload) -> Iterator[str]:
@@ -206,7 +223,7 @@ class _Objects:
         return self.object("v1", "Service", {"spec": spec})
 
     def disruption_budget(self) -> Document:
-        """How many a drained node may evict. One that waits for others never blocks a drain."""
+        """How many a drained node may evict. One that is not ready may always be evicted."""
         spec = {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
@@ -320,7 +337,7 @@ class _Objects:
         if not paths:
             return
         names = self.volume_names()
-        yield {
+        container = {
             "name": "volumes",
             "image": self.workload.image,
             "command": ["sh", "-c", COPY, VOLUMES, str(self.workload.settings.user or 0), *paths],
@@ -330,8 +347,10 @@ class _Objects:
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"], "add": list(COPY_RIGHTS)},
             },
+            "resources": self.resources(),
             "volumeMounts": [{"name": names[path], "mountPath": f"{VOLUMES}{path}"} for path in paths],
         }
+        yield filled(container)
 
     def copy_agent(self, agent: Volume) -> Document:
         """Its image has nothing but the agent and a program that copies it. It may be any version of it."""

@@ -515,8 +515,10 @@ def is_within(path: str, places: Iterable[str]) -> bool:
 
 
 def names_of(services: Iterable[str]) -> Mapping[str, str]:
-    """A name for each service: its role, where that is enough. None is that of a directory of volumes."""
-    return distinct({service: label(service.rpartition("/")[2]) for service in services}, [SHARED, NAMED])
+    """A name for each service: its role, where that is enough. None is that of a directory of volumes, or a
+    file of kustomize."""
+    others = [SHARED, NAMED, "kustomization"]
+    return distinct({service: label(service.rpartition("/")[2]) for service in services}, others)
 
 
 def distinct(labels: Mapping[str, str], others: Iterable[str] = ()) -> Mapping[str, str]:

@@ -296,6 +296,7 @@ def test_what_only_the_operator_can_make_is_said(tmp_path: Path) -> None:
         "create the Secret zk: its key 'auth' has lines scheme:credential (KOLLA_ZK_AUTH_FILE)",
         "create the PersistentVolumeClaim keys, which several pods can write",
         "add files to ConfigMaps that DIR does not have: key of db",
+        "only a namespace with Pod Security `privileged` has the node's network or directories: a/agent",
         "without `user` in launch.yml, the image's own USER is used, which a namespace with Pod Security"
         " `restricted` refuses: a/look_up, db, make",
     ]
@@ -342,11 +343,15 @@ def test_a_used_directory_of_the_node_is_left_alone(tmp_path: Path) -> None:
     assert (volume / "file").read_text() == "of the image"
     (volume / "file").write_text("of the daemon")
     volume.chmod(0o700)
-    (missing / "file").touch()
-    os.chown(missing, 45, 45)
+    os.chown(missing, 45, 45)  # Of another service, which has it too.
     subprocess.run(argv, check=True, timeout=60)
-    assert missing.stat().st_uid == 45
     assert ((volume / "file").read_text(), volume.stat().st_mode & 0o7777) == ("of the daemon", 0o700)
+    assert missing.stat().st_uid == 45
+    (volume / "file").unlink()
+    (volume / "part").touch()
+    (volume / ".copying").touch()  # A copy that was interrupted is completed.
+    subprocess.run(argv, check=True, timeout=60)
+    assert {each.name for each in volume.iterdir()} == {"file", "part"}
 
 
 # -- the command -------------------------------------------------------------------------------------

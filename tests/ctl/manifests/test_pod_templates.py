@@ -13,6 +13,7 @@ import yaml
 
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.pod_template import merged
 from kolla_mesos_start.ctl.manifests import kubernetes
 from kolla_mesos_start.ctl.manifests.formats import FORMATS
 from kolla_mesos_start.errors import AgentError
@@ -118,6 +119,18 @@ def test_parts_are_merged_as_kubectl_does(tmp_path: Path) -> None:
         "requests": {"memory": "1024Mi", "ephemeral-storage": "1Gi"},
         "limits": {"memory": "1024Mi", "vendor/gpu": 1, "cpu": 2},
     }
+
+
+def test_items_with_the_same_key_are_both_kept(tmp_path: Path) -> None:
+    """Kubernetes has ports of TCP and UDP with the same number."""
+    ports = [{"containerPort": 53, "protocol": name} for name in ("TCP", "UDP")]
+    side = {"spec": {"containers": [{"name": "side", "image": "site/dns:1", "ports": ports}]}}
+    found = merged({"spec": {"containers": [{"name": "agent"}]}}, side)
+    assert found["spec"]["containers"][1]["ports"] == ports
+    again = merged(
+        found, {"spec": {"containers": [{"name": "side", "ports": [{**ports[0], "name": "dns"}]}]}}
+    )
+    assert again["spec"]["containers"][1]["ports"] == [{**ports[0], "name": "dns"}, ports[1]]
 
 
 def test_a_part_that_adds_nothing_changes_nothing(tmp_path: Path) -> None:
@@ -292,6 +305,23 @@ def test_a_wrong_default_is_one_mistake(tmp_path: Path) -> None:
 
 
 MALFORMED = {
+    "a container twice": (
+        "{spec: {containers: [{name: a, image: b}, {name: a, image: c}]}}",
+        "services.web.kubernetes.spec.containers[1]: a is here twice",
+    ),
+    "no number": (
+        "{spec: {priority: 1e999}}",
+        "services.web.kubernetes.spec.priority: expected a number, found inf",
+    ),
+    "half a character": (
+        '{metadata: {annotations: {a: "\\ud800"}}}',
+        "services.web.kubernetes.metadata.annotations.a: expected text, but it holds a lone surrogate",
+    ),
+    "half of another": (
+        '{spec: {nodeSelector: {a: "\\ud800"}}}',
+        "services.web.kubernetes.spec.nodeSelector.a: expected text, but it holds a lone surrogate",
+    ),
+    "a set": ("{spec: {tolerations: !!set {a}}}", "services.web.kubernetes.spec.tolerations: "),
     "text": ("all", "services.web.kubernetes: expected an object, found text"),
     "another key": ("{sepc: {}}", "services.web.kubernetes.sepc: unknown key; nearest is 'spec'"),
     "a name": ("{metadata: {name: x}}", "services.web.kubernetes.metadata.name: unknown key"),
