@@ -78,7 +78,7 @@ def one_node() -> Iterator[Cluster]:
     install(print)
     with tempfile.TemporaryDirectory(prefix="pods-") as name:
         place = Path(name)
-        archive = saved(place, images.store, {IMAGE: images.kolla("memcached")})
+        archive = saved(place, images.store, {images.kolla("memcached"): [IMAGE]})
         images.release()
         with Cluster(place / "cluster", programs(CHECKOUT / ".cache", print), ["node-1"]) as cluster:
             cluster.load(archive)

@@ -59,7 +59,7 @@ def main() -> int:
         config, site = imported(place, SITE)
         adapt(site / "launch.yml", images, SITE, MOUNTED)
         services = yaml.safe_load((site / "launch.yml").read_text())["services"].values()
-        archive = saved(place, images.store, {each["image"]: each["image"] for each in services})
+        archive = saved(place, images.store, {each["image"]: [] for each in services})
         with Cluster(place / "cluster", programs(CACHE, print), [HOST]) as cluster:
             node = cluster.nodes[HOST]
             set_up(node)

@@ -47,16 +47,18 @@ runtime_type = "io.containerd.runc.v2"
 """
 
 
-def saved(place: Path, store: Path, images: Mapping[str, str]) -> Path:
-    """An archive for `Cluster.load`: images of a storage by their new names, and what each node needs."""
+def saved(place: Path, store: Path, images: Mapping[str, Sequence[str]]) -> Path:
+    """An archive for `Cluster.load`: images of a storage with new names, if any, and what each node needs."""
     podman, archive = Podman(place / "podman", store), place / "images.tar"
     try:
         made = podman("create", podman.make_mounted(), "none").stdout.strip()
         podman("commit", "--quiet", f"--change=ENTRYPOINT {FOREVER}", made, PAUSE)
-        for name, image in images.items():
-            if name != image:
-                podman("tag", image, name)
-        podman("save", "--quiet", "--multi-image-archive", f"--output={archive}", MOUNTED, PAUSE, *images)
+        wanted = [MOUNTED, PAUSE]
+        for image, names in images.items():
+            if names:  # All at once: the next call would take the names of a read-only image away.
+                podman("tag", image, *names)
+            wanted += names or [image]
+        podman("save", "--quiet", "--multi-image-archive", f"--output={archive}", *wanted)
     finally:
         podman.end()
     return archive

@@ -40,10 +40,9 @@ def cluster(
     install(tell)
     place = tmp_path_factory.mktemp("kubernetes")
     named = {
-        f"{REGISTRY}/{name}:{tag}": image(name)
+        image(name): [f"{REGISTRY}/{name}:{tag}" for tag in tags]
         for image, wanted in ((images.kolla, KOLLA), (images.agent, WITH_AGENT))
         for name, tags in wanted.items()
-        for tag in tags
     }
     archive = saved(place, images.store, named)
     with Cluster(place / "cluster", programs(CHECKOUT / ".cache", tell), NODES) as cluster:

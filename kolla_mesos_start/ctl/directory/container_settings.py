@@ -77,8 +77,8 @@ class ContainerSettings(NamedTuple):
     """
 
     placement: str | None = None
-    tag: str | None = None
     replicas: str | None = None
+    tag: str | None = None
     image: str | None = None
     cpu: int | None = None
     memory: int | None = None
