@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(1200)  # The first test waits for the images and for Kubernetes.
 
 SILENCE, ABSENCE = 60, 75  # seconds without ZooKeeper, without a database
-REQUESTS = 5000
+REQUESTS, PAUSE = 5000, 0.005  # seconds between two requests of a client: other tests run too
 CLAIM = {
     "apiVersion": "v1",
     "kind": "PersistentVolumeClaim",
@@ -152,7 +152,7 @@ class Load:
             thread.join()
 
     def _run(self) -> None:
-        while not self._over.is_set():
+        while not self._over.wait(PAUSE):
             try:
                 with urllib.request.urlopen(self._url, timeout=5) as reply:
                     reply.read()
