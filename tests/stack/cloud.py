@@ -162,7 +162,7 @@ def stop(container: LocalContainer) -> int:
     """SIGTERM, as a launcher would; the exit status."""
     if container.status is None:
         os.kill(container.pid, signal.SIGTERM)
-    return container.wait()
+    return container.wait(90)  # uWSGI that has just begun to start ends after its 60 s for requests.
 
 
 def health(container: LocalContainer, *arguments: str) -> tuple[int, str]:

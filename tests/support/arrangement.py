@@ -55,9 +55,9 @@ FULL = (
 # Then these folders, and all others after them. `preparation.py` makes what they need in the meantime.
 # Short tests come last, so that all processes end at the same time.
 ORDER = (
+    "tests/kubernetes/",
     "tests/stack/",
     "tests/agent/",
-    "tests/kubernetes/",
     "tests/ctl/test_",
     "tests/server/",
     "tests/containers/",
