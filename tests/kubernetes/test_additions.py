@@ -15,7 +15,7 @@ from tests.kubernetes.site import Site
 from tests.support.publishing import write_files
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(2400)  # The first test waits for the images and for Kubernetes.
 
 RESTRICTED = "{allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}"
 PART = {"metadata": {"annotations": {"example.org/version": "1"}}}

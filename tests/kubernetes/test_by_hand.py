@@ -30,7 +30,7 @@ from tests.rules.test_kubernetes import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)  # The first test waits for the images and for Kubernetes.
+pytestmark = pytest.mark.timeout(2400)  # The first test waits for the images and for Kubernetes.
 
 # The others have no manifests.
 OWNERS = {**IDENTITIES, "mariadb-zookeeper": MARIADB, "memcached-zookeeper": MEMCACHED}

@@ -20,7 +20,7 @@ from tests.stack.conftest import alone
 from tests.support.arrangement import say
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)  # The first test waits for the images and for Kubernetes.
+pytestmark = pytest.mark.timeout(2400)  # The first test waits for the images and for Kubernetes.
 
 MEMBERS = [f"mariadb-{number}" for number in range(len(NODES))]
 SYNCED = {"wsrep_cluster_status": "Primary", "wsrep_cluster_size": "3", "wsrep_local_state": "4"}

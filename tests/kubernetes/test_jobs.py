@@ -16,7 +16,7 @@ from tests.kubernetes.site import Site
 from tests.support.publishing import write_files
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)  # The first test waits for the images and for Kubernetes.
+pytestmark = pytest.mark.timeout(2400)  # The first test waits for the images and for Kubernetes.
 
 WAITERS = 10
 LATEST = 5.0  # seconds; 0.3 s on an idle machine

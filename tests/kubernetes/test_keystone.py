@@ -24,7 +24,7 @@ from tests.kubernetes.conftest import NODES
 from tests.kubernetes.site import PASSWORD, Site
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(1200)  # The first test waits for the images and for Kubernetes.
+pytestmark = pytest.mark.timeout(2400)  # The first test waits for the images and for Kubernetes.
 
 SILENCE, ABSENCE = 60, 75  # seconds without ZooKeeper, without a database
 REQUESTS, PAUSE = 5000, 0.005  # seconds between two requests of a client: other tests run too
