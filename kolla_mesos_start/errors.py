@@ -112,13 +112,13 @@ class NoConnection(AgentError):
 
 
 class RefusedByServer(AgentError):
-    """ZooKeeper permanently refuses a request, for example because of a quota."""
+    """ZooKeeper permanently refuses a request, for example because of a quota; `why` says it in words."""
 
     status = 69
     retriable = True
 
-    def __init__(self, what: str, error: Exception) -> None:
-        super().__init__(f"{what}: ZooKeeper refuses it ({type(error).__name__})")
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: ZooKeeper refuses it: {why}")
 
 
 class UnreadableServer(AgentError):
@@ -207,19 +207,17 @@ DONE = {"Create": "created", "Delete": "deleted", "SetData": "written", "SetACL"
 
 
 class NoRight(AccessDenied):
-    """The ACL of a znode denies an operation.
+    """The ACL of a znode denies an operation, or, if there is another reason, `why` says it in words.
 
     `done` is what can't be done to the znode at `path`: one of RIGHTS. The ACL of its parent decides about
     creation and deletion.
     """
 
-    def __init__(self, path: str, done: str, error: Exception) -> None:
-        what = f"{path} can't be {done}: {type(error).__name__}"
-        if type(error).__name__ == "NoAuthError":
-            above = path.rpartition("/")[0] or "/"
-            acl = f"the ACL of {above}" if done in ("created", "deleted") else "its ACL"
-            what = f"{what}: {acl} lacks the right {RIGHTS[done]}"
-        super().__init__(what)
+    def __init__(self, path: str, done: str, why: str = "") -> None:
+        above = path.rpartition("/")[0] or "/"
+        acl = f"the ACL of {above}" if done in ("created", "deleted") else "its ACL"
+        why = why or f"NoAuthError: {acl} lacks the right {RIGHTS[done]}"
+        super().__init__(f"{path} can't be {done}: {why}")
 
 
 class CannotRender(AgentError):

@@ -11,6 +11,7 @@ names are missing, a list is read again after a pause.
 from __future__ import annotations
 
 import contextlib
+import os
 from functools import partial
 from types import MappingProxyType
 
@@ -28,7 +29,7 @@ from kolla_mesos_start.errors import (
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import wire
-from kolla_mesos_start.zookeeper.ephemerals import Ephemerals
+from kolla_mesos_start.zookeeper.ephemerals import Ephemerals, denial
 from kolla_mesos_start.zookeeper.session import MAX_DATA, Session, check_size, jittered, perform
 from kolla_mesos_start.zookeeper.view import Unknown, View, Znode, data_of
 
@@ -55,9 +56,6 @@ PAUSE, LONGEST_PAUSE = 0.01, 0.24
 SHORT_SESSION = 3.0  # seconds
 CLOSE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout instead
 
-# The errors of a request that is not permitted.
-DENIED = (wire.NoAuthError, wire.AuthFailedError, wire.InvalidACLError)
-
 
 class Outage(Exception):
     """The connection was lost during a request; it is unknown whether it was applied."""
@@ -79,9 +77,6 @@ class _Reply:
         self.done = False
         self.value: Any = None
         self.error: wire.KazooException | None = None
-
-    def is_done(self) -> bool:
-        return self.done
 
     def arrive(self, value: Any, error: wire.KazooException | None) -> None:
         self.done, self.value, self.error = True, value, error
@@ -193,29 +188,32 @@ class Watches:
                 perform(self._session, self._read(query))
 
     def _read(self, query: Query) -> Requests:
-        kind = wire.GetChildren if query.children else wire.GetData
+        operation = (wire.GetChildren if query.children else wire.GetData)(query.path, True)
         try:
-            # This sets the watch, so nothing can happen between the two.
-            value = yield kind(query.path, True)
-        except wire.NoNodeError:
-            self._arrived(query, () if query.children else None)
-            if query in self.wanted:
-                yield wire.Exists(query.path, True)  # Only this sets a watch on a missing znode.
-                self._dirty |= {query} & self.wanted  # It exists by now.
-                self._refresh()
+            try:
+                # This sets the watch, so nothing can happen between the two.
+                value = yield operation
+            except wire.NoNodeError:
+                self._arrived(query, () if query.children else None)
+                if query not in self.wanted:
+                    return
+                with contextlib.suppress(wire.NoNodeError):
+                    yield wire.Exists(query.path, True)  # Only this sets a watch on a missing znode.
+                    self._read_soon(query)  # It exists by now.
+                return
         except wire.KazooException as error:
             self._asked.discard(query)
             if query not in self.wanted:
                 return
-            if isinstance(error, (wire.NoAuthError, wire.AuthFailedError)):
-                raise NoRight(query.path, "read", error) from None
             if not isinstance(error, wire.OUTAGE):
-                raise RefusedByServer(query.path, error) from None
-            # The connection may be back by the time the failure is known: try again at once.
-            self._dirty.add(query)
-            self._refresh()
+                raise refusal(operation, query.path, error) from None
+            self._read_soon(query)  # The connection may be back by the time the failure is known.
         else:
             self._arrived(query, tuple(sorted(value)) if query.children else Znode(*value))
+
+    def _read_soon(self, query: Query) -> None:
+        self._dirty |= {query} & self.wanted
+        self._refresh()
 
     def _arrived(self, query: Query, value: Any) -> None:
         self._asked.discard(query)
@@ -229,16 +227,24 @@ class Watches:
 class Client:
     """One session with an ensemble, its watches and its ephemerals.
 
-    New znodes get the ACL `acl`. `timeout` is the requested one, in seconds. `seen`: everything that `read`
-    and `children` have read, with the zxid of its last change.
+    New znodes get the ACL `acl`. `timeout` is the requested one, in seconds. `name`: a random one. `seen`:
+    everything that `read` and `children` have read, with the zxid of its last change.
     """
 
-    # The errors of a request that competes with other writers.
-    expected: tuple[type[Exception], ...] = (wire.NoNodeError, wire.NodeExistsError, wire.BadVersionError)
+    # The errors of requests that compete with other writers.
+    expected: Mapping[type, tuple[type[Exception], ...]] = MappingProxyType(
+        {
+            wire.Create: (wire.NoNodeError, wire.NodeExistsError),
+            **dict.fromkeys(
+                (wire.SetData, wire.Delete, wire.CheckVersion), (wire.NoNodeError, wire.BadVersionError)
+            ),
+        }
+    )
 
     def __init__(self, servers: Servers, timeout: float, acl: Sequence[wire.ACL], loop: Loop) -> None:
         self.loop, self.acl = loop, acl
         self.session = Session(servers, timeout)
+        self.name = os.urandom(8).hex()
         self.watches = Watches(self.session, loop)
         self.ephemerals = Ephemerals(self.session, acl, on_denied=self._deny)
         self.seen: Seen = {}
@@ -351,11 +357,12 @@ class Client:
             return reply.value
         if isinstance(reply.error, wire.OUTAGE):
             raise Outage(what) from reply.error
-        if isinstance(reply.error, DENIED):
-            raise _denied(operation, what, reply.error) from reply.error
-        if not isinstance(reply.error, self.expected):
-            raise RefusedByServer(what, reply.error) from reply.error
+        if not self._is_expected(reply.error, operation):
+            raise refusal(operation, what, reply.error) from reply.error
         raise reply.error
+
+    def _is_expected(self, error: Exception, operation: Any) -> bool:
+        return isinstance(error, self.expected.get(type(operation), ()))
 
     def request(self, operation: Any, what: str) -> Any:
         """The result of a request that may be sent again, without a time limit."""
@@ -372,22 +379,13 @@ class Client:
         for operation in operations:
             check_size(operation.path, getattr(operation, "data", b""))
         results: Sequence[Any] = self.attempt(wire.Transaction(operations), what, meanwhile)
-        errors = [(result, each.path) for result, each in zip(results, operations) if _is_error(result)]
-        for result, operation in zip(results, operations):
-            if isinstance(result, DENIED):
-                raise _denied(operation, what, result)
-        # Operations that did not fail themselves have one of these errors.
-        causes = [
-            each
-            for each in errors
-            if not isinstance(each[0], (wire.RolledBackError, wire.RuntimeInconsistency))
-        ]
-        if errors:
-            cause, path = (causes or errors)[0]
-            if not isinstance(cause, self.expected):
-                raise RefusedByServer(path, cause)
-            raise Refused(cause, path)
-        return results
+        cause = wire.failure(results)
+        if cause is None:
+            return results
+        operation = next(each for each, result in zip(operations, results) if result is cause)
+        if not self._is_expected(cause, operation):
+            raise refusal(operation, operation.path, cause)
+        raise Refused(cause, operation.path)
 
     def record(self) -> Seen:
         """Begin a new `seen`, and return it."""
@@ -430,10 +428,8 @@ class Client:
         for path, result in results.items():
             if isinstance(result, wire.NoNodeError):
                 results[path] = None
-            elif isinstance(result, DENIED):
-                raise NoRight(path, "read", result)
             elif isinstance(result, Exception):
-                raise RefusedByServer(path, result)
+                raise refusal(kind(path, False), path, result)
         return results
 
     def each(self, operations: Mapping[T, Any]) -> dict[T, Any]:
@@ -442,7 +438,7 @@ class Client:
         results: dict[T, Any] = {}
         while missing := [key for key in operations if key not in results]:
             replies = self._send([operations[key] for key in missing])
-            self.loop.wait(replies[-1].is_done)  # Replies come in the order of the requests.
+            self.loop.wait(lambda replies=replies: all(reply.done for reply in replies))  # type: ignore[misc]
             for key, reply in zip(missing, replies):
                 if not isinstance(reply.error, wire.OUTAGE):
                     results[key] = reply.value if reply.error is None else reply.error
@@ -501,13 +497,12 @@ class Client:
                     implied, unknown = {}, list(nodes)
 
 
-def _denied(operation: Any, what: str, error: Exception) -> NoRight:
-    """The error of a denied operation; `what` is for a transaction that is denied as a whole."""
-    return NoRight(getattr(operation, "path", what), DONE.get(type(operation).__name__, "read"), error)
-
-
-def _is_error(result: object) -> bool:
-    return isinstance(result, Exception)
+def refusal(operation: Any, what: str, error: Exception) -> AgentError:
+    """The error for a request that was refused; `what` names it."""
+    if isinstance(error, wire.DENIED):
+        done = DONE.get(type(operation).__name__, "read")
+        return denial(getattr(operation, "path", what), done, error)
+    return RefusedByServer(what, wire.in_words(error))
 
 
 def _batches(creations: Iterable[wire.Create]) -> Iterator[list[wire.Create]]:

@@ -55,7 +55,6 @@ STEPS: dict[tuple[bool, str], str] = {
 
 WRITES = ("create", "replace", "write")
 DONE = {"look": "read", "create": "created", "replace": "created", "write": "written", "delete": "deleted"}
-DENIED = (wire.NoAuthError, wire.InvalidACLError)
 
 
 def owner_of(session: int | None, ours: int, former: Iterable[int], held: bool) -> str:
@@ -133,6 +132,11 @@ class Ephemeral:
             self.unsure(instant + SETTLE if self.owner == OURS else 0.0)
 
 
+def denial(path: str, done: str, error: Exception) -> NoRight:
+    """The error for something that can't be `done` to the znode at `path` (see NoRight)."""
+    return NoRight(path, done, "" if isinstance(error, wire.NoAuthError) else wire.in_words(error))
+
+
 class Ephemerals:
     """All ephemerals of one session, as a source of the loop; one request for each at a time.
 
@@ -205,10 +209,12 @@ class Ephemerals:
             if step == "replace":
                 # In one transaction, so that others never count two of us, or none.
                 results = yield wire.Transaction([wire.Delete(path, -1), create])
-                for done, result in zip(("deleted", "created"), results):
-                    if isinstance(result, DENIED):
-                        self._failed(ephemeral, done, result)
-                        return
+                cause = wire.failure(results)
+                if (cause and wire.meaning(cause).kind != wire.EXPECTED) or isinstance(
+                    cause, wire.NotEmptyError
+                ):
+                    self._failed(ephemeral, "deleted" if results[0] is cause else "created", cause)
+                    return
             else:
                 yield create if step == "create" else wire.SetData(path, ephemeral.data, -1)
         except wire.NoNodeError:
@@ -259,8 +265,8 @@ class Ephemerals:
         if isinstance(error, wire.OUTAGE):
             ephemeral.unsure()
             return
-        denied = NoRight(ephemeral.path, done, error)
-        on_denied = self._on_denied if isinstance(error, DENIED) else None
+        denied = denial(ephemeral.path, done, error)
+        on_denied = self._on_denied if isinstance(error, wire.DENIED) else None
         if on_denied:
             on_denied(denied)
         ephemeral.refused(now())

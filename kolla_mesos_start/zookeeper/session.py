@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Generator, Sequence
-    from typing import Any, Optional
+    from typing import Any, NoReturn, Optional
 
     from kolla_mesos_start.loop import Interest
     from kolla_mesos_start.zookeeper.connect import Address, Steps
@@ -61,6 +61,25 @@ GRANT = "use another credential, or give this one the right (acl.yml, then publi
 # A request of more than SMALL bytes is too large if the connection is lost SOON after it, TIMES in a row.
 SMALL, SOON, TIMES = 1024, 1.0, 3
 STABLE = 1.0  # seconds; a connection that ends sooner counts as a failure, so that no loop spins
+
+
+class Pace(NamedTuple):
+    """How often the same request may fail: `free` times in a row, and `rate` times a second; after that its
+    failure is reported with a delay that doubles each time, up to `longest` seconds.
+    """
+
+    free: int
+    rate: float
+    longest: float
+
+
+FIRST_DELAY = 0.05  # seconds
+# Callers handle errors, and most try again. This is for errors that do not pass, or that no caller expects
+# twice: whatever a caller does, it can't ask without a pause.
+PACE = Pace(free=3, rate=0.2, longest=5.0)
+PACE_OF_ABSENT = Pace(free=50, rate=2.0, longest=1.0)  # for an answer that a znode does not exist
+LATER = 1.0  # seconds until a sender hears that the server is overloaded, at least
+MOST_FAILING = 1000  # requests that are counted
 
 
 class Servers:
@@ -164,6 +183,8 @@ class Session:
         self._refusals = 0
         self._suspect, self._losses = "", 0  # the path of a large request, and the losses right after it
         self._answered_at = math.inf  # when the first request of this connection was answered
+        self._failing: dict[object, tuple[float, float]] = {}  # how often each request failed, and when
+        self._held_back: list[tuple[float, Callable[[], object]]] = []  # replies that are reported later
         self._opened = self._sent = self._heard = self._answered_ping = 0.0
         self._ran = self._lost_at = now()
         self._lost = False
@@ -206,11 +227,12 @@ class Session:
         """When `run` must run at the latest."""
         if self._events:
             return 0.0
+        due = min((when for when, _ in self._held_back), default=math.inf)
         if self.closed:
-            return math.inf
+            return due
         if self._socket:
-            return min(self._sent + self.timeout * PING_AFTER, self._heard + self.timeout * DEAD_AFTER)
-        return min(self._task.deadline if self._task else self._not_before, self._progress_at)
+            return min(due, self._sent + self.timeout * PING_AFTER, self._heard + self.timeout * DEAD_AFTER)
+        return min(due, self._task.deadline if self._task else self._not_before, self._progress_at)
 
     def run(self, ready: bool) -> None:
         """Do what is possible without blocking; `ready`: the events of `interest` have come."""
@@ -224,6 +246,9 @@ class Session:
             except (OSError, ValueError) as error:
                 self._lose(error)
             self._ran = now()
+        if self._held_back:
+            self._events.extend(report for when, report in self._held_back if when <= now())
+            self._held_back = [each for each in self._held_back if each[0] > now()]
         # Outside of the clause above: an error of a handler is not one of the connection.
         while self._events:
             self._events.popleft()()
@@ -365,6 +390,7 @@ class Session:
             return
         self.sessions += not self.id
         self.id, self.password, self.timeout = answer.session_id, answer.passwd, answer.time_out / 1000
+        again = " again" if self._opened else ""
         self._socket, self.connected, self._opened, self._silences = connection, True, now(), 0
         self._answered_at = math.inf
         self._causes.clear()
@@ -372,7 +398,7 @@ class Session:
             self._send(wire.Auth(0, scheme, credential), AUTH_XID)
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
         if self._lost and not self.quiet:
-            log.warning("connected to ZooKeeper again after %.1f s", now() - self._lost_at)
+            log.warning("connected to ZooKeeper%s after %.1f s", again, now() - self._lost_at)
         self._lost = False
         if self._closing:
             self.close()
@@ -394,7 +420,7 @@ class Session:
         self._causes[_address(*self._host)] = cause(error)
         was_connected = self._socket is not None
         if was_connected and now() - self._opened >= STABLE:
-            self._failures = 0
+            self._failures = self._refusals = 0
         if was_connected:
             self._lost_at = now()
             self._progress_at = self._lost_at + PROGRESS_INTERVAL
@@ -509,8 +535,7 @@ class Session:
             self._answered_ping = self._pings.popleft() if self._pings else self._answered_ping
         elif header.xid == AUTH_XID:
             if header.err:
-                self._report(AccessDenied("ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"))
-                raise PermissionError(errno.EACCES, "the credentials were refused")
+                self._refuse(wire.AuthFailedError())
         else:
             self._reply(header, frame, offset)
 
@@ -522,12 +547,19 @@ class Session:
         request = self._pending[0]
         value, error = None, None
         if header.err:
-            kind = wire.EXCEPTIONS.get(header.err)
-            error = kind() if kind else wire.KazooException(f"error {header.err}")
+            error = wire.error_of(header.err)
         elif hasattr(request.operation, "deserialize"):
             value = wire.answer(request.operation, frame, offset)
             if self.servers.chroot:
                 value = _unrooted(self.servers.chroot, request.operation, value)
+        failure = error or (wire.failure(value) if isinstance(request.operation, wire.Transaction) else None)
+        kind = wire.meaning(failure).kind if failure else ""
+        if failure and kind == wire.LOST:
+            raise OSError(errno.EREMOTEIO, f"the server answered: {wire.in_words(failure)}")
+        if failure and kind == wire.UNKNOWN_IDENTITY:
+            self._refuse(failure)
+        if kind == wire.LATER:
+            value, error = None, failure
         self._pending.popleft()  # Not earlier: an unreadable reply is no answer.
         self._answered_at = min(self._answered_at, now())
         # Its size is not the cause. (A read of the same znode proves nothing.)
@@ -535,12 +567,38 @@ class Session:
             self._suspect = "" if _largest_path(request.operation) == self._suspect else self._suspect
         if isinstance(request.operation, wire.Close):
             request.done(value, error)
+        elif delay := self._delay(request.operation, failure):
+            self._held_back.append((now() + jittered(delay, 0.2), lambda: request.done(value, error)))
         else:
             self._events.append(lambda: request.done(value, error))
 
+    def _refuse(self, failure: Exception) -> NoReturn:
+        """The server refuses our identities, and closes the connection, or should."""
+        words = wire.meaning(failure).words
+        self._report(AccessDenied(f"{words}; connected as {self.servers.identity}"))
+        raise PermissionError(errno.EACCES, words)
+
+    def _delay(self, operation: Any, failure: Exception | None) -> float:
+        """Seconds until the failure of a request is reported: 0, unless it fails again and again."""
+        if not failure:
+            if self._failing:
+                self._failing.pop(_what(operation), None)
+            return 0.0
+        what = _what(operation)
+        is_absent = isinstance(failure, wire.NoNodeError) and isinstance(operation, wire.READS)
+        pace = PACE_OF_ABSENT if is_absent else PACE
+        if len(self._failing) >= MOST_FAILING:
+            self._failing.clear()
+        times, last = self._failing.get(what, (0.0, now()))
+        times = max(0.0, times - (now() - last) * pace.rate) + 1
+        self._failing[what] = times, now()
+        delay = FIRST_DELAY * 2 ** min(times - pace.free, 10.0) if times > pace.free else 0.0
+        least = LATER if wire.meaning(failure).kind == wire.LATER else 0.0
+        return max(least, min(delay, pace.longest))
+
     def _on_closed(self, value: object, error: wire.KazooException | None) -> None:
         # If the connection is lost instead, the session is attached again and closed.
-        if error is None:
+        if not isinstance(error, wire.ConnectionLoss):
             self.abandon()
 
     # -- bytes ----------------------------------------------------------------------------------
@@ -601,15 +659,15 @@ def perform(session: Session, steps: Requests) -> None:
         if not isinstance(asked, list):
             session.request(asked, advance)
             return
-        answers: list[Any] = []
+        answers: dict[int, Any] = {}
 
-        def collect(value: Any, error: wire.KazooException | None) -> None:
-            answers.append(error or value)
+        def collect(index: int, value: Any, error: wire.KazooException | None) -> None:
+            answers[index] = error or value
             if len(answers) == len(asked):
-                advance(answers, None)
+                advance([answers[each] for each in range(len(asked))], None)
 
-        for each in asked:
-            session.request(each, collect)
+        for index, each in enumerate(asked):
+            session.request(each, partial(collect, index))
 
     advance(None, None)
 
@@ -624,6 +682,12 @@ def _largest_path(operation: Any) -> str:
     """The path of a request; of a transaction that of its largest part."""
     parts = getattr(operation, "operations", None) or [operation]
     return str(getattr(max(parts, key=lambda each: len(each.serialize())), "path", ""))
+
+
+def _what(operation: Any) -> object:
+    """What a request asks for: the same for each repetition of it."""
+    parts = getattr(operation, "operations", None) or [operation]
+    return tuple((each.type, getattr(each, "path", "")) for each in parts)
 
 
 def _rooted(chroot: str, operation: Any) -> Any:

@@ -9,24 +9,45 @@ from __future__ import annotations
 import struct
 
 from kolla_mesos_start.lean_import import import_without
+from kolla_mesos_start.records import NamedTuple
 
 import_without("kazoo.security", {"hashlib": (), "base64": ("b64encode",)})
 
-from kazoo.exceptions import (  # noqa: E402, F401
+from kazoo.exceptions import (  # noqa: E402
     EXCEPTIONS,
+    APIError,
     AuthFailedError,
+    BadArgumentsError,
     BadVersionError,
     ConnectionLoss,
+    DataInconsistency,
+    EphemeralOnLocalSessionError,
     InvalidACLError,
+    InvalidCallbackError,
     KazooException,
+    MarshallingError,
+    NewConfigNoQuorumError,
     NoAuthError,
+    NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    NotReadOnlyCallError,
+    NoWatcherError,
     OperationTimeoutError,
+    QuotaExceededError,
+    ReconfigDisabledError,
+    ReconfigInProcessError,
+    RequestTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
+    SessionMovedError,
+    SystemZookeeperError,
+    ThrottledOpError,
+    UnimplementedError,
+    UnknownSessionError,
 )
 from kazoo.protocol.serialization import (  # noqa: E402, F401
     Auth,
@@ -61,8 +82,99 @@ EXCEPTIONS.default_factory = lambda: KazooException
 
 UNREADABLE = "it has sent what can't be read: not a ZooKeeper server?"
 
-# The errors of a request whose connection is lost.
-OUTAGE = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
+# What an error of the server means for whoever has sent the request.
+EXPECTED = "expected"  # something about the znode, which the sender handles, if the request can have it
+LOST = "lost"  # this connection is of no use: it is closed, and counts as lost
+LATER = "later"  # the same request may succeed later: its sender hears of it after a pause
+UNKNOWN_IDENTITY = "unknown identity"  # the server refuses our credentials, or demands some: exit status 77
+DENIED_BY_ACL = "denied by ACL"  # exit status 77; what keeps a daemon registered tries again, with pauses
+REFUSED = "refused"  # exit status 69; what keeps a daemon registered tries again, with pauses
+
+
+class Meaning(NamedTuple):
+    """What an error means: its kind, and what the server says, in words of our own."""
+
+    kind: str
+    words: str
+
+
+DEFECT = "it has an internal error: see its log"
+UNSUPPORTED = "it does not support this request: is it older than ZooKeeper 3.5, or no ZooKeeper?"
+ERRORS: dict[type[KazooException], Meaning] = {
+    RolledBackError: Meaning(EXPECTED, "another operation of the same transaction has failed"),
+    RuntimeInconsistency: Meaning(REFUSED, "another operation of the same transaction has failed"),
+    NoNodeError: Meaning(EXPECTED, "it does not exist"),
+    NodeExistsError: Meaning(EXPECTED, "it exists already"),
+    BadVersionError: Meaning(EXPECTED, "it was changed meanwhile"),
+    NotEmptyError: Meaning(EXPECTED, "something is below it: remove that"),
+    ConnectionLoss: Meaning(LOST, "the connection is lost"),
+    OperationTimeoutError: Meaning(LOST, "the request took too long"),
+    SessionExpiredError: Meaning(LOST, "the session has expired"),
+    SessionMovedError: Meaning(LOST, "the session has moved to another server"),
+    UnknownSessionError: Meaning(LOST, "the server does not know the session"),
+    NotReadOnlyCallError: Meaning(LOST, "the server is read-only, because it has no quorum"),
+    ThrottledOpError: Meaning(LATER, "the server is overloaded"),
+    RequestTimeoutError: Meaning(LATER, "the request took too long"),
+    AuthFailedError: Meaning(UNKNOWN_IDENTITY, "ZooKeeper refused the credentials of KOLLA_ZK_AUTH_FILE"),
+    SessionClosedRequireSaslError: Meaning(
+        UNKNOWN_IDENTITY,
+        "ZooKeeper demands an identity (enforce.auth.schemes in its zoo.cfg): set KOLLA_ZK_AUTH_FILE or,"
+        " for the scheme x509, KOLLA_ZK_CERT",
+    ),
+    NoAuthError: Meaning(DENIED_BY_ACL, "the ACL lacks a right"),
+    InvalidACLError: Meaning(
+        DENIED_BY_ACL,
+        "the ACL for new znodes is invalid here: correct KOLLA_ZK_ACL, or acl.yml, then publish",
+    ),
+    QuotaExceededError: Meaning(REFUSED, "its quota is used up: raise it, or remove znodes"),
+    NoChildrenForEphemeralsError: Meaning(REFUSED, "its parent is an ephemeral znode: remove that"),
+    EphemeralOnLocalSessionError: Meaning(
+        REFUSED, "a local session has no ephemerals: set localSessionsUpgradingEnabled=true on all servers"
+    ),
+    UnimplementedError: Meaning(REFUSED, UNSUPPORTED),
+    BadArgumentsError: Meaning(REFUSED, "the path or an argument is invalid for it"),
+    MarshallingError: Meaning(REFUSED, "it can't read the request: is its version supported?"),
+    SystemZookeeperError: Meaning(REFUSED, DEFECT),
+    DataInconsistency: Meaning(REFUSED, DEFECT),
+    APIError: Meaning(REFUSED, DEFECT),
+    InvalidCallbackError: Meaning(REFUSED, DEFECT),
+    NoWatcherError: Meaning(REFUSED, "there is no such watch"),
+    NewConfigNoQuorumError: Meaning(REFUSED, "the ensemble is being reconfigured, and has no quorum"),
+    ReconfigInProcessError: Meaning(REFUSED, "the ensemble is being reconfigured"),
+    ReconfigDisabledError: Meaning(REFUSED, "reconfiguration is disabled"),
+}
+READS = (Exists, GetData, GetChildren, GetChildren2)
+UNKNOWN = Meaning(REFUSED, "an error that this version of kolla_mesos_start does not know")
+# The errors of a request that may be sent again: whether it was applied is not known.
+OUTAGE = tuple(error for error, meaning in ERRORS.items() if meaning.kind in (LOST, LATER))
+DENIED = tuple(
+    error for error, meaning in ERRORS.items() if meaning.kind in (DENIED_BY_ACL, UNKNOWN_IDENTITY)
+)
+# What operations of a transaction have that did not fail themselves.
+_OTHERS = (RolledBackError, RuntimeInconsistency)
+
+
+def meaning(error: Exception) -> Meaning:
+    """What an error of the server means."""
+    return ERRORS.get(type(error), UNKNOWN)
+
+
+def in_words(error: Exception) -> str:
+    """An error of the server for a message, with kazoo's name of it."""
+    name = str(error) if type(error) is KazooException else type(error).__name__
+    return f"{meaning(error).words} ({name})"
+
+
+def error_of(code: int) -> KazooException:
+    """The error with this number."""
+    kind = EXCEPTIONS.get(code, KazooException)
+    return kind(f"error {code}") if kind is KazooException else kind()
+
+
+def failure(results: object) -> Exception | None:
+    """The first error among the results of a transaction: that of the operation that failed, if known."""
+    errors = [each for each in results if isinstance(each, Exception)] if isinstance(results, list) else []
+    return next((each for each in errors if not isinstance(each, _OTHERS)), errors[0] if errors else None)
 
 
 def decode(kind: Any, frame: bytes, offset: int) -> Any:

@@ -162,6 +162,7 @@ def test_a_request_that_zookeeper_refuses_is_no_defect(
     zk.create(f"{deployment.path}/status/global/web", b"web", ephemeral=True, makepath=True)
     agent = containers.start("web")
     assert agent.ends() == 69
-    refused = f"{deployment.path}/status/global/web/only: ZooKeeper refuses it (NoChildrenForEphemeralsError)"
+    why = "its parent is an ephemeral znode: remove that (NoChildrenForEphemeralsError)"
+    refused = f"{deployment.path}/status/global/web/only: ZooKeeper refuses it: {why}"
     assert agent.ending["reason"] == refused
     assert agent.ending["retriable"]

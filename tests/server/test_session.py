@@ -705,7 +705,7 @@ def test_refused_credentials_are_tried_with_increasing_delay(zookeeper: Server) 
     refused: list[float] = []
     session.on_fault(lambda error: refused.append(now()))
     run(session, lambda: len(refused) == 3)
-    assert not session.closed and session.error == "the credentials were refused"
+    assert not session.closed and "refused the credentials" in session.error
     first, second = (later - earlier for earlier, later in zip(refused, refused[1:]))
     assert first >= 1.0 and second >= 2.0
     session.abandon()

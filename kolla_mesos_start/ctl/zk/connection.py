@@ -12,7 +12,7 @@ import select
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Callable, NamedTuple, TypeVar
 
 from kazoo.protocol.serialization import write_string
@@ -23,7 +23,7 @@ from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefiniti
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
-from kolla_mesos_start.zookeeper.client import DENIED, Client, Outage, Refused
+from kolla_mesos_start.zookeeper.client import Client, Outage, Refused, refusal
 from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import (
@@ -110,7 +110,7 @@ class InterruptibleLoop(Loop):
 class OperatorClient(Client):
     """A client whose znodes have the ACL that `acl.yml` plans, or without one that of KOLLA_ZK_ACL."""
 
-    expected = (*Client.expected, NotEmptyError)
+    expected = MappingProxyType({**Client.expected, Delete: (*Client.expected[Delete], NotEmptyError)})
 
     def __init__(self, settings: Settings, loop: Loop) -> None:
         servers = settings.servers
@@ -316,12 +316,10 @@ def _check(operations: Mapping[Any, Any], results: Mapping[Any, Any], *ignored: 
         if not isinstance(result, Exception) or isinstance(result, ignored):
             continue
         done = DONE.get(type(operation).__name__, "read")
-        if isinstance(result, DENIED):
-            raise NoRight(operation.path, done, result) from result
         if isinstance(result, NotEmptyError):
             what = f"{operation.path} can't be {done}: something was made below it meanwhile; try again"
             raise ChangedMeanwhile(what) from result
-        raise AgentError(f"{operation.path} can't be {done}: {type(result).__name__}") from result
+        raise refusal(operation, f"{operation.path} can't be {done}", result) from result
 
 
 class CurrentAcl(NamedTuple):

@@ -20,7 +20,7 @@ from kolla_mesos_start.tree.states import MAX_REGISTERED
 from kolla_mesos_start.tree.znodes import EVENTS, RECORDED_ACL, RECORDED_GENERATIONS, TOKEN_FLOOR
 from kolla_mesos_start.zookeeper import view as agents
 from kolla_mesos_start.zookeeper.view import Query, Znode
-from kolla_mesos_start.zookeeper.wire import NoAuthError, ZnodeStat
+from kolla_mesos_start.zookeeper.wire import ZnodeStat
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 PUBLISHED = {VARIABLES, FILES}
@@ -119,7 +119,7 @@ class View(agents.View):
     def _require(self, path: str) -> None:
         """Raise NoRight if the znode could not be read. Who may not list values sees none."""
         if path in self.denied and not self._partly and not is_value(path):
-            raise NoRight(path, "read", NoAuthError())
+            raise NoRight(path, "read")
 
     # -- reading ------------------------------------------------------------------------------------------
 
