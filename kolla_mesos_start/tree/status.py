@@ -17,7 +17,14 @@ from kolla_mesos_start.tree.published import Changed, stamp
 from kolla_mesos_start.tree.states import WAITING
 from kolla_mesos_start.zookeeper.client import Refused
 from kolla_mesos_start.zookeeper.view import data_of
-from kolla_mesos_start.zookeeper.wire import OUTAGE, BadVersionError, GetData, NoNodeError, SetData
+from kolla_mesos_start.zookeeper.wire import (
+    OUTAGE,
+    BadVersionError,
+    GetData,
+    NoNodeError,
+    SetData,
+    in_words,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,19 +66,15 @@ class StatusTree:
 
     def changed(self) -> str | None:
         """The path of a znode that has changed since the graph was read from it, or None."""
-        known = self.client.watches.results
-        definition = self.znodes.definition
+        client, definition = self.client, self.znodes.definition
         paths = [path for path in self.stamps if path != definition]
-        variables = self.client.read(paths) if paths else {}
-        for path, before in self.stamps.items():
-            if path == definition:
-                query = data_of(path)
-                same = self.client.watches.is_known(query) and stamp(known[query]) == before
-            else:
-                same = stamp(variables[path]) == before
-            if not same:
-                return path
-        return None
+        found = client.read(paths) if paths else {}
+        if definition in self.stamps:
+            query = data_of(definition)
+            # After an outage it is read again.
+            client.loop.wait(lambda: client.watches.is_known(query))
+            found[definition] = client.watches.results[query]
+        return next((path for path, before in self.stamps.items() if stamp(found[path]) != before), None)
 
     def raise_if_seen_changed(self) -> None:
         """Raise Changed if a watch has shown that one of these znodes has changed. Sends no request."""
@@ -227,4 +230,4 @@ class FailureRecord:
 
     def _on_written(self, value: Any, error: Exception | None) -> None:
         if error:
-            log.warning("%s can't be written: %s", self.path, type(error).__name__)
+            log.warning("%s can't be written: %s", self.path, in_words(error))

@@ -9,11 +9,12 @@ watched elsewhere.
 
 from __future__ import annotations
 
-import os
 import re
+from contextlib import suppress
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
+from kolla_mesos_start.zookeeper.client import Outage
 from kolla_mesos_start.zookeeper.view import data_of
 from kolla_mesos_start.zookeeper.wire import NoNodeError
 
@@ -112,25 +113,36 @@ class Queues:
 
     def _look(self, lock: str, place: Place | None) -> Place:
         """Our position in the queue; takes a place first if we have none."""
-        prefix = place.contender.rsplit("/", 1)[1] if place else self._enter(lock)
+        if place is None:
+            self._enter(lock)
         while True:
             names = self._contenders(lock, place)
-            mine = [name for name in names if name.startswith(prefix)]
-            # After an outage the request may have been sent twice: the prefix identifies our contenders, and
-            # one is enough.
+            leaving = self._client.ephemerals.all
+            mine = [
+                name for name in names if name.startswith(self._prefix) and f"{lock}/{name}" not in leaving
+            ]
+            # After an outage the request may have been sent twice, and one contender is enough.
             for double in mine[1:]:
                 self._client.ephemerals.discard(f"{lock}/{double}")
             found = standing(lock, names, mine[0] if mine else None)
             if found is not None:
                 return found
-            prefix = self._enter(lock)
+            self._enter(lock)
 
-    def _enter(self, lock: str) -> str:
-        """Take a place; returns the prefix of its name."""
-        prefix = f"{os.urandom(16).hex()}__lock__"
-        create = self._client.creation(f"{lock}/{prefix}", self._identifier, EPHEMERAL | SEQUENCE)
-        self._client.request(create, f"{lock}: contending")
-        return prefix
+    @property
+    def _prefix(self) -> str:
+        """With what the names of our contenders begin in this session; all others are somebody else's."""
+        session = self._client.session.id % 2**64
+        return f"{self._client.name}{session:016x}__lock__"
+
+    def _enter(self, lock: str) -> None:
+        """Try to take a place: after an outage, `_look` finds out whether there is one."""
+        # The session may be another one by the time of the connection, and the name of a contender says whose
+        # it is: one of an earlier session is gone.
+        self._client.loop.wait(lambda: self._client.connected)
+        create = self._client.creation(f"{lock}/{self._prefix}", self._identifier, EPHEMERAL | SEQUENCE)
+        with suppress(Outage):
+            self._client.attempt(create, f"{lock}: contending")
 
     def _contenders(self, lock: str, place: Place | None) -> Sequence[str]:
         """The names of all contenders, except those that are known to be dead."""

@@ -90,7 +90,8 @@ class Memory:
         self.settled = True
         self.asked: list[list[str]] = []  # what lies outside and is asked, each time that this changes
         self.lists = 0  # how often the contenders for a lock were listed
-        self.id = 1
+        self.id, self.name = 1, "web1"
+        self.all: Mapping[str, Any] = {}  # ephemerals: none is being deleted
         self.client = self.loop = self.watches = self.session = self.ephemerals = self
         self.znodes = Znodes("/kolla", "site", "web", "web1")
         self.graph = keys.build(document.load(json.dumps(definition).encode()), "web", lambda text: text.text)
@@ -113,7 +114,7 @@ class Memory:
 
     # -- the loop, the watches, the report --------------------------------------------------------------
 
-    def wait(self, condition: Callable[[], Any], deadline: float) -> Any:
+    def wait(self, condition: Callable[[], Any], deadline: float = math.inf) -> Any:
         while not (value := condition()) and self.clock < deadline:
             if self._events and self._events[0][0] <= deadline:
                 when, _, act = heapq.heappop(self._events)
@@ -167,7 +168,7 @@ class Memory:
     def creation(self, path: str, data: bytes, flags: int) -> tuple[str, bytes]:
         return f"{path}{len(self.queue):010}", data
 
-    def request(self, znode: tuple[str, bytes], what: str) -> None:
+    def attempt(self, znode: tuple[str, bytes], what: str) -> None:
         self.put(dict([znode]))
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
