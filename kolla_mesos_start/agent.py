@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kolla_mesos_start.tree.status import FailureRecord, StatusTree
     from kolla_mesos_start.wait.judge import Runnable
     from kolla_mesos_start.zookeeper.client import Client
+    from kolla_mesos_start.zookeeper.followed_acl import FollowedAcl
 
     T = TypeVar("T")
 
@@ -116,6 +117,7 @@ class Agent:
         self.loop = Loop()
         self.bootstrap: Bootstrap | None = None
         self.registration: Registration | None = None
+        self._acl: FollowedAcl | None = None
         self.begins_again = False
         self._stop_signals: set[int] = set()
 
@@ -294,7 +296,7 @@ class Agent:
         self.stage, settings = "read", self.settings
         published = self.preparer.published
         definition = published.await_definition(self.report, settings.wait_timeout)
-        self._use_recorded_acl(published)
+        self._follow_acl(published)
         self.ended = FailureRecord(published.client, published.znodes, settings.logs)
         graph, stamps = self.preparer.read_graph(definition)
         _warn_of_what_is_not_set(settings, graph)
@@ -304,14 +306,19 @@ class Agent:
             refuse_restart(settings.supervise, graph)
         self.tree = StatusTree(published.client, published.znodes, graph, definition.zxid, stamps)
 
-    def _use_recorded_acl(self, published: Published) -> None:
-        """Unless KOLLA_ZK_ACL is set, create znodes with the ACL that was published for this service."""
-        # An agent without an identity would lock itself out.
-        if self.settings.acl == (environment.WORLD,) and self.settings.has_identity:
-            recorded = published.recorded_acl()
-            if recorded:
-                acl = environment.recorded_acl(published.znodes.recorded_acl, recorded)
-                published.client.create_with(acl)
+    def _follow_acl(self, published: Published) -> None:
+        """Unless KOLLA_ZK_ACL is set, create znodes with the ACL that is published for this service."""
+        if not self.settings.follows_acl:
+            return
+        if self._acl is None:
+            from kolla_mesos_start.zookeeper.followed_acl import FollowedAcl
+
+            client = published.client
+            self._acl = FollowedAcl(client.session, published.znodes.recorded_acl, client.acl)
+        followed = self._acl
+        self.loop.wait(lambda: followed.known)
+        if followed.error:
+            raise followed.error
 
     def _register(self) -> None:
         """Claim the role, and register this container."""

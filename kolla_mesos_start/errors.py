@@ -195,6 +195,10 @@ class AccessDenied(AgentError):
     status = 77
 
 
+class WrongCredential(AccessDenied):
+    """The reason names our identity and the one that is needed."""
+
+
 RIGHTS = {
     "read": "r (read)",
     "written": "w (write)",
@@ -214,6 +218,7 @@ class NoRight(AccessDenied):
     """
 
     def __init__(self, path: str, done: str, why: str = "") -> None:
+        self.done = done
         above = path.rpartition("/")[0] or "/"
         acl = f"the ACL of {above}" if done in ("created", "deleted") else "its ACL"
         why = why or f"NoAuthError: {acl} lacks the right {RIGHTS[done]}"

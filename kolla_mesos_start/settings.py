@@ -14,9 +14,10 @@ import signal
 import socket
 from types import MappingProxyType
 
+from kolla_mesos_start import identities
 from kolla_mesos_start.addresses import is_host, is_ip, is_port
 from kolla_mesos_start.definition.strings import GLOBAL, RESERVED, bad_generation, unusable
-from kolla_mesos_start.errors import AccessDenied, BadEnvironment
+from kolla_mesos_start.errors import BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
+    from kolla_mesos_start.identities import Acl
     from kolla_mesos_start.zookeeper.session import Servers
     from kolla_mesos_start.zookeeper.wire import ACL as ZnodeAcl
 
     T = TypeVar("T")
 
-
-Acl = tuple[str, str, str]
 
 CREDENTIALS = ("KOLLA_ZK_AUTH_FILE", "KOLLA_ZK_CERT", "KOLLA_ZK_KEY")
 # What an outer service manager (systemd, podman) passes to its service: for the daemon only.
@@ -98,13 +98,14 @@ class Settings(NamedTuple):
     state_dir: str
     session_timeout: float  # requested; the server may change it
     connect_timeout: float | None
-    auth: tuple[tuple[str, str], ...]  # (scheme, credential)
+    auth: tuple[tuple[str, str], ...]  # (scheme, credential) of each identity in auth_file
     ca: str | None  # None: no TLS
     cert: str | None
     key: str | None  # None with a cert: the key is in the same file
     acl: tuple[Acl, ...]  # (scheme, id, perms); perms are letters of cdrwa
     termination_log: str | None
     environ: Mapping[str, str]  # for commands and daemon: see `child_environ`
+    auth_file: str | None = None
     unknown: tuple[str, ...] = ()  # warnings about variables that nothing reads, or that are ignored
 
     @property
@@ -120,6 +121,7 @@ class Settings(NamedTuple):
             self.ca,
             self.cert,
             self.key,
+            self.auth_file,
         )
 
     @property
@@ -130,17 +132,15 @@ class Settings(NamedTuple):
     @property
     def znode_acl(self) -> list[ZnodeAcl]:
         """KOLLA_ZK_ACL in ZooKeeper's form."""
-        return _znode_acl(self.acl)
+        from kolla_mesos_start.zookeeper.wire import znode_acl
 
+        return znode_acl(self.acl)
 
-def _znode_acl(entries: Sequence[Acl]) -> list[ZnodeAcl]:
-    from kolla_mesos_start.zookeeper.wire import ACL, Id
-
-    bits = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
-    return [
-        ACL(sum(bits[letter] for letter in set(perms)), Id(scheme, identity))
-        for scheme, identity, perms in entries
-    ]
+    @property
+    def follows_acl(self) -> bool:
+        """Whether new znodes get the ACL that publishing has recorded."""
+        # An agent without an identity would lock itself out.
+        return self.acl == (WORLD,) and self.has_identity
 
 
 def parse(
@@ -163,6 +163,8 @@ def parse(
     sources = ("KOLLA_HOSTNAME", *mesos, "NODE_NAME", OS_HOSTNAME)
     in_pod = variables.is_set("KUBERNETES_SERVICE_HOST")
     ca, cert, key = _tls(variables)
+    no_auth: tuple[str, tuple[identities.Credential, ...]] = ("", ())
+    auth_file, auth = read("KOLLA_ZK_AUTH_FILE", _auth_file, no_auth)
     copy_once = read("KOLLA_CONFIG_STRATEGY", _switch("COPY_ALWAYS", "COPY_ONCE"), False)
     settings = Settings(
         hosts=hosts,
@@ -191,7 +193,8 @@ def parse(
         state_dir=read("KOLLA_STATE_DIR", _path, "/var/lib/kolla_mesos_start"),
         session_timeout=read("KOLLA_ZK_SESSION_TIMEOUT", _session_timeout, 10.0),
         connect_timeout=read("KOLLA_ZK_CONNECT_TIMEOUT", _limit, None),
-        auth=read("KOLLA_ZK_AUTH_FILE", _auth_file, ()),
+        auth_file=auth_file or None,
+        auth=auth,
         ca=ca,
         cert=cert,
         key=key,
@@ -346,11 +349,6 @@ def _tls(variables: _Variables) -> tuple[str | None, str | None, str | None]:
 _SERVER = re.compile(r"(?P<host>\[(?P<ipv6>[^]]+)\]|[^]:[]+)(?::(?P<port>[0-9]{1,5}))?")
 # ZooKeeper refuses these in paths. Ranges, because compiling a regular expression takes 1 ms.
 _NOT_IN_ZNODES = (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xF900), range(0xFFF0, 0x110000))
-_ACL_IDS = {
-    "world": "anyone",
-    "auth": ".*",
-    "digest": "[^:]+:[A-Za-z0-9+/]{27,}=*",  # Base64; a plain password would never match.
-}
 
 
 def _ensemble(text: str) -> tuple[str, str]:
@@ -537,61 +535,22 @@ def _why(path: str) -> str:
     return f" ({why})" if why else ""
 
 
-def _auth_file(text: str) -> tuple[tuple[str, str], ...]:
+def _auth_file(text: str) -> tuple[str, tuple[identities.Credential, ...]]:
     from kolla_mesos_start.files.paths import read_regular
 
     path = _path(text, hidden=True)  # It may be the credential itself, by mistake.
     try:
-        return _credentials(read_regular(path).decode())
+        return path, identities.credentials(read_regular(path).decode())
     except OSError as error:
         raise _Unexpected(f"a file that this user can read{_why(path) or f' ({error.strerror})'}") from error
     except UnicodeDecodeError as error:
         raise _Unexpected("a file of UTF-8 text") from error
-
-
-def _credentials(text: str) -> tuple[tuple[str, str], ...]:
-    lines = [line.rstrip("\r") for line in text.split("\n")]
-    credentials = tuple(_credential(number, line) for number, line in enumerate(lines, 1) if line)
-    if not credentials:
-        raise _Unexpected("a file with scheme:credential in each line, but it is empty")
-    return credentials
-
-
-def _credential(number: int, line: str) -> tuple[str, str]:
-    scheme, _, credential = line.partition(":")
-    if not re.fullmatch("[a-z0-9]+", scheme) or not credential:
-        raise _Unexpected(f"a file with scheme:credential in line {number}")
-    if scheme == "sasl":
-        raise _Unexpected(f"a file with another scheme than sasl in line {number}: sasl is not supported")
-    if scheme == "digest" and not re.fullmatch("[^:]+:.+", credential):
-        raise _Unexpected(f"a file with digest:user:password in line {number}")
-    return scheme, credential
+    except ValueError as error:
+        raise _Unexpected(str(error)) from error
 
 
 def _acl(text: str) -> tuple[Acl, ...]:
-    # An x509 id may hold commas, but no scheme follows them.
-    return tuple(map(_acl_entry, re.split(r",\s*(?=[a-z0-9]+:)", text.strip())))
-
-
-def recorded_acl(path: str, text: str) -> list[ZnodeAcl]:
-    """The ACL that publishing has recorded at `path`, in the form of KOLLA_ZK_ACL."""
     try:
-        return _znode_acl(_acl(text))
-    except _Unexpected as error:
-        raise AccessDenied(f"{path} holds no ACL: publish the deployment with its acl.yml again") from error
-
-
-def _acl_entry(text: str) -> Acl:
-    scheme, _, rest = text.partition(":")
-    identity, _, perms = rest.rpartition(":")
-    if (
-        not re.fullmatch("[a-z0-9]+", scheme)
-        or not re.fullmatch(_ACL_IDS.get(scheme, ".+"), identity)
-        or not re.fullmatch("[cdrwa]+", perms)
-    ):
-        raise _Unexpected(
-            "scheme:id:perms[,...] with perms of the letters cdrwa, like world:anyone:r or"
-            " digest:<user>:<base64 of the digest>:cdrwa",
-            hidden=True,
-        )
-    return scheme, identity, perms
+        return identities.acl(text)
+    except ValueError as error:
+        raise _Unexpected(str(error), hidden=True) from error

@@ -20,7 +20,15 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kolla_mesos_start import __version__, log
 from kolla_mesos_start.ctl.text import guarded, nearest, wrapped
-from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, CannotWrite, Issues, where
+from kolla_mesos_start.errors import (
+    AccessDenied,
+    AgentError,
+    BadUsage,
+    CannotWrite,
+    Issues,
+    WrongCredential,
+    where,
+)
 from kolla_mesos_start.processes import hide_memory
 
 TYPE_CHECKING = False
@@ -232,7 +240,8 @@ def run(argv: Sequence[str]) -> int:
         except Unnamed as error:
             raise BadUsage(f"{error.reason}{invocation.list_deployments()}") from error
         except AccessDenied as error:
-            error.reason += invocation.identity_hint()
+            if not isinstance(error, WrongCredential):
+                error.reason += invocation.identity_hint()
             raise
         return status
 

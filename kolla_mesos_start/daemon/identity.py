@@ -69,6 +69,7 @@ def register(
         parents=_parents(znodes),
         states=[daemon.state for daemon in daemons],
         acl=[(acl.perms, acl.id.scheme, acl.id.id) for acl in tree.client.acl],
+        recorded_acl=znodes.recorded_acl if settings.follows_acl else "",
     )
     ephemerals.parents = registration.parents
     if used_before:

@@ -213,7 +213,7 @@ class Launch:
         ready = self._step.command.ready
         assert ready is not None
         return Handoff(
-            servers=(servers.hosts, servers.chroot, servers.auth, servers.ca, servers.cert, servers.key),
+            servers=servers.arguments,
             session=(session.id, session.password, session.zxid, session.timeout),
             registration=self._registration,
             container=self._report.shown,

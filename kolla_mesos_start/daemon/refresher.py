@@ -14,6 +14,7 @@ import signal
 
 from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
+from kolla_mesos_start.errors import AccessDenied
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import Child, memfd
@@ -25,7 +26,7 @@ from kolla_mesos_start.report import (
     RESTART,
 )
 from kolla_mesos_start.zookeeper.session import perform
-from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoNodeError
+from kolla_mesos_start.zookeeper.wire import Exists, GetChildren2, NoAuthError, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Refresher:
         self._unconfirmed = False  # The daemon was notified, and no check has passed since.
         self._not_notified = False  # The daemon may have new files without having been notified.
         self._note, self._needs_restart = "", False
+        self._looks_again = False  # whether that is due after a denial
+        self._denied = False  # whether the last refresh was; another connection may have another identity
         self._asking: list[socket.socket] = []  # clients that ask for a refresh
         self._served: list[socket.socket] = []  # clients that have asked for the running one
         self._socket = RequestSocket(f"{run_dir}/{REFRESH_SOCKET}", self._loop, self._on_connection)
@@ -109,6 +112,9 @@ class Refresher:
                 perform(self._session, self._look(path, of_children))
 
     def _look_at_all(self) -> None:
+        self._looks_again = False
+        if self._denied:
+            self._denied, self._due = False, now()
         for key in self._known:
             perform(self._session, self._look(*key))
 
@@ -121,6 +127,12 @@ class Refresher:
             else:
                 stat = yield Exists(path, True)
                 self._found((path, False), stat.mzxid)
+        except NoAuthError:
+            # There is no watch now, and no event if the right comes back: a credential is being replaced.
+            if not self._looks_again:
+                self._looks_again = True
+                self._loop.call_at(now() + LONGEST_RETRY, self._look_at_all)
+            return
         except NoNodeError:
             if of_children:
                 with contextlib.suppress(NoNodeError):
@@ -176,6 +188,9 @@ class Refresher:
                 continue
             killed = 0
             if found.failure:
+                self._denied = status == AccessDenied.status
+                if self._denied:
+                    self._due = min(self._due, now() + LONGEST_RETRY)
                 self._finish(max(status, 1), found.failure)
             elif found.kind and (found.written or self._not_notified or found.digests != self._order.digests):
                 self._notify(found)

@@ -25,9 +25,9 @@ class Registration(NamedTuple):
 
     `presence` exists while it runs, `ready` while it is ready (JSON objects; `since` is added). `parents`,
     outermost first, are created if they are missing. `states` become `running`, for people. `acl`:
-    (permission bits, scheme, id) of all new znodes. `past` is removed once the daemon runs, `past_when_ready`
-    once it is ready. `ended`: the znode that records how a daemon ended that was never ready. `member`: the
-    id of the container.
+    (permission bits, scheme, id) of all new znodes; the znode `recorded_acl` has it, if it may change. `past`
+    is removed once the daemon runs, `past_when_ready` once it is ready. `ended`: the znode that records how a
+    daemon ended that was never ready. `member`: the id of the container.
     """
 
     member: str
@@ -39,15 +39,20 @@ class Registration(NamedTuple):
     past: Sequence[str] = ()
     past_when_ready: Sequence[str] = ()
     ended: str = ""
+    recorded_acl: str = ""
 
 
 class Presence:
     """Keeps the registration of one instance up to date."""
 
     def __init__(self, session: Session, shown: Registration) -> None:
-        acl = [
-            wire.ACL(perms, wire.Id(scheme, name)) for perms, scheme, name in shown.acl
-        ] or wire.OPEN_ACL_UNSAFE
+        # One list for all who create znodes: it follows what is published.
+        acl = [wire.ACL(perms, wire.Id(scheme, name)) for perms, scheme, name in shown.acl]
+        acl = acl or list(wire.OPEN_ACL_UNSAFE)
+        if shown.recorded_acl:
+            from kolla_mesos_start.zookeeper.followed_acl import FollowedAcl
+
+            FollowedAcl(session, shown.recorded_acl, acl)
         self.ephemerals = Ephemerals(session, acl, shown.parents)
         self._session, self._shown, self.acl = session, shown, acl
         for path, data in shown.presence:

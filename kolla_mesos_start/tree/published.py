@@ -175,12 +175,6 @@ class Published:
             )
         return f"the definition {path} is not published yet"
 
-    def recorded_acl(self) -> str | None:
-        """The published ACL for znodes that this service's agents create, in the form of KOLLA_ZK_ACL."""
-        path = self.znodes.recorded_acl
-        znode = self.client.read([path])[path]
-        return text(path, znode.data) if znode else None
-
     def files(self, names: Iterable[str]) -> tuple[State, dict[str, bytes | None]]:
         """The state of publication before the read, and the content of each file, None if not published."""
         paths = {name: self.znodes.file(name) for name in names}

@@ -54,6 +54,8 @@ ENTRY_OVERHEAD = 30  # bytes of each entry of an ACL, beside its id
 # quarter of a second after it appeared.
 PAUSE, LONGEST_PAUSE = 0.01, 0.24
 SHORT_SESSION = 3.0  # seconds
+# Seconds until a read is repeated that was granted before, and then denied: a credential is being replaced.
+DENIED_PAUSE = 5.0
 CLOSE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout instead
 
 
@@ -107,6 +109,8 @@ class Watches:
         self._dirty: set[Query] = set()  # to be read, or again
         self._paused: set[Query] = set()  # to be read again, but not yet
         self._asked: set[Query] = set()  # being read; none is read twice at a time
+        self._granted: set[Query] = set()  # have been read once, so a denial may pass by
+        self._denied: set[Query] = set()  # are denied now, and that is logged
         self._unanswered: set[Query] = set()  # since they are wanted, or since the connection was made
         session.on_connected(self._read_again)
         session.on_watch(self._on_watch)
@@ -205,18 +209,30 @@ class Watches:
             self._asked.discard(query)
             if query not in self.wanted:
                 return
+            if isinstance(error, wire.DENIED) and query in self._granted:
+                self._deny_for_now(query, refusal(operation, query.path, error))
+                return
             if not isinstance(error, wire.OUTAGE):
                 raise refusal(operation, query.path, error) from None
             self._read_soon(query)  # The connection may be back by the time the failure is known.
         else:
+            self._granted.add(query)
             self._arrived(query, tuple(sorted(value)) if query.children else Znode(*value))
 
     def _read_soon(self, query: Query) -> None:
         self._dirty |= {query} & self.wanted
         self._refresh()
 
+    def _deny_for_now(self, query: Query, denied: AgentError) -> None:
+        if query not in self._denied:
+            self._denied.add(query)
+            log.warning("%s%s; retrying", denied.reason, self._session.servers.hint)
+        self._paused.add(query)
+        self._loop.call_at(now() + jittered(DENIED_PAUSE, 0.2), partial(self._resume, query))
+
     def _arrived(self, query: Query, value: Any) -> None:
         self._asked.discard(query)
+        self._denied.discard(query)
         if query in self.wanted:
             self._unanswered.discard(query)
             self.results[query] = value
@@ -241,7 +257,7 @@ class Client:
         }
     )
 
-    def __init__(self, servers: Servers, timeout: float, acl: Sequence[wire.ACL], loop: Loop) -> None:
+    def __init__(self, servers: Servers, timeout: float, acl: list[wire.ACL], loop: Loop) -> None:
         self.loop, self.acl = loop, acl
         self.session = Session(servers, timeout)
         self.name = os.urandom(8).hex()
@@ -255,10 +271,6 @@ class Client:
         self.session.on_fault(self._on_fault)
         loop.add(self.session)
         loop.add(self.ephemerals)
-
-    def create_with(self, acl: Sequence[wire.ACL]) -> None:
-        """Use this ACL for new znodes."""
-        self.acl = self.ephemerals.acl = acl
 
     @property
     def connected(self) -> bool:

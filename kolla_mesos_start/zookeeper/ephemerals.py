@@ -266,7 +266,8 @@ class Ephemerals:
             ephemeral.unsure()
             return
         denied = denial(ephemeral.path, done, error)
-        on_denied = self._on_denied if isinstance(error, wire.DENIED) else None
+        # What was ours before will be again: a credential is being replaced.
+        on_denied = self._on_denied if isinstance(error, wire.DENIED) and not ephemeral.held else None
         if on_denied:
             on_denied(denied)
         ephemeral.refused(now())

@@ -14,6 +14,7 @@ import select
 from collections import deque
 from functools import partial
 
+from kolla_mesos_start import identities
 from kolla_mesos_start.errors import (
     AccessDenied,
     AgentError,
@@ -86,7 +87,7 @@ class Servers:
     """The servers of an ensemble, and how a client authenticates. With `ca` the connection is TLS.
 
     `hosts`: (host, port) of each; `source` is where they were given. `auth`: (scheme, credential) of each
-    identity. `ca`, `cert`, `key`: paths of PEM files.
+    identity, last read from `auth_file`. `ca`, `cert`, `key`: paths of PEM files.
     """
 
     def __init__(
@@ -97,10 +98,17 @@ class Servers:
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
+        auth_file: str | None = None,
     ) -> None:
-        self.hosts, self.chroot, self.auth = tuple(hosts), chroot, auth
+        self.hosts, self.chroot, self.auth = tuple(hosts), chroot, tuple(auth)
         self.ca, self.cert, self.key = ca, cert, key
+        self.auth_file = auth_file
         self.source = "KOLLA_ZK_HOSTS"
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What makes the same object in another process."""
+        return self.hosts, self.chroot, self.auth, self.ca, self.cert, self.key, self.auth_file
 
     @property
     def advice(self) -> str:
@@ -128,6 +136,47 @@ class Servers:
 
     def __str__(self) -> str:
         return ",".join(_address(host, port) for host, port in self.hosts)
+
+    def stamp(self) -> tuple[object, ...]:
+        """It differs after a file with an identity of ours was replaced."""
+        return tuple(map(_stamp, filter(None, (self.auth_file, self.cert, self.key))))
+
+    def read_auth(self) -> str:
+        """Read `auth_file` again; returns why that failed. Then the last identities stay in use."""
+        if self.auth_file:
+            from kolla_mesos_start.files.paths import read_regular
+
+            try:
+                self.auth = identities.credentials(read_regular(self.auth_file).decode())
+            except OSError as error:
+                return f"KOLLA_ZK_AUTH_FILE can't be read: {cause(error)}"
+            except ValueError:
+                return "KOLLA_ZK_AUTH_FILE: expected scheme:credential in each line"
+        return ""
+
+    def read_identity(self) -> str:
+        """Read all files with an identity of ours again; returns why that failed."""
+        why = self.read_auth()
+        if self.ca and not why:
+            from kolla_mesos_start.zookeeper.tls import UnusableFiles, make_context
+
+            try:
+                make_context(self.ca, self.cert, self.key)
+            except UnusableFiles as error:
+                return cause(error)
+        return why
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class _NewIdentity(OSError):
+    """Our credential or certificate was replaced: the connection has to be made again."""
 
 
 def _address(host: str, port: int) -> str:
@@ -181,6 +230,9 @@ class Session:
         self._pings: deque[float] = deque()  # when each one that waits for its reply was sent
         self._failures, self._silences, self._not_before = 0, 0, 0.0
         self._refusals = 0
+        self._stamp: tuple[object, ...] = ()  # of the files with our identity, when they were last read
+        self._look_at = 0.0  # when to compare it
+        self._admitted = False  # whether a request of ours was ever granted
         self._suspect, self._losses = "", 0  # the path of a large request, and the losses right after it
         self._answered_at = math.inf  # when the first request of this connection was answered
         self._failing: dict[object, tuple[float, float]] = {}  # how often each request failed, and when
@@ -330,6 +382,7 @@ class Session:
         # A starting server accepts a connection and forgets it. The timeout grows with each silence, because
         # an ensemble is slow when a thousand clients come back.
         self._task.deadline = now() + self.timeout * min(1.0, HANDSHAKE_TIMEOUT * (1 + self._silences))
+        self._stamp = self.servers.stamp()  # before the files are read
         try:
             connection = yield from self._dial(addresses, host)
             try:
@@ -394,6 +447,9 @@ class Session:
         self._socket, self.connected, self._opened, self._silences = connection, True, now(), 0
         self._answered_at = math.inf
         self._causes.clear()
+        # Read for each connection, as the files of TLS are: it may have been replaced.
+        if why := self.servers.read_auth():
+            log.warning("%s; the last credential that was read stays in use", why)
         for scheme, credential in self.servers.auth:
             self._send(wire.Auth(0, scheme, credential), AUTH_XID)
         log.debug("connected to ZooKeeper, session %#x, timeout %.1f s", self.id, self.timeout)
@@ -417,6 +473,12 @@ class Session:
 
     def _lose(self, error: Exception) -> None:
         """Handle the loss of the connection, or a failed attempt to connect."""
+        if isinstance(error, _NewIdentity):
+            log.info("%s", error)
+            self._lost_at = self._not_before = now()
+            self._progress_at = self._lost_at + PROGRESS_INTERVAL
+            self._drop()
+            return
         self._causes[_address(*self._host)] = cause(error)
         was_connected = self._socket is not None
         if was_connected and now() - self._opened >= STABLE:
@@ -504,10 +566,27 @@ class Session:
         if now() >= self._heard + self.timeout * DEAD_AFTER:
             raise TimeoutError(errno.ETIMEDOUT, f"nothing heard for {now() - self._heard:.1f} s")
         self._check_forgotten()
+        if now() >= self._look_at:
+            self._look_at = now() + self.timeout * PING_AFTER
+            self._check_identity()
         if now() >= self._sent + self.timeout * PING_AFTER:
             self._send(wire.Ping(), PING_XID)
             self._pings.append(self._sent)
         self._flush(connection)
+
+    def _check_identity(self) -> None:
+        """Raise _NewIdentity if a file with our identity was replaced.
+
+        A new connection reads everything again: a server may have kept events from who had no right to read.
+        """
+        stamp, before = self.servers.stamp(), self.servers.auth
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        if why := self.servers.read_identity():
+            log.warning("%s; the connection to ZooKeeper keeps its identity", why)
+        elif self.servers.cert or self.servers.auth != before:
+            raise _NewIdentity("connecting to ZooKeeper again: our credential or certificate was replaced")
 
     def _check_forgotten(self) -> None:
         # The server sends data, but never completes a reply.
@@ -535,6 +614,8 @@ class Session:
             self._answered_ping = self._pings.popleft() if self._pings else self._answered_ping
         elif header.xid == AUTH_XID:
             if header.err:
+                if self._admitted:  # The file is being replaced: the next connection reads it.
+                    raise PermissionError(errno.EACCES, "the credentials were refused")
                 self._refuse(wire.AuthFailedError())
         else:
             self._reply(header, frame, offset)
@@ -560,6 +641,10 @@ class Session:
             self._refuse(failure)
         if kind == wire.LATER:
             value, error = None, failure
+        if isinstance(failure, wire.NoAuthError):
+            self._check_identity()  # If it is another one, the request is sent again at the next connection.
+        elif failure is None:
+            self._admitted, self._refusals = True, 0
         self._pending.popleft()  # Not earlier: an unreadable reply is no answer.
         self._answered_at = min(self._answered_at, now())
         # Its size is not the cause. (A read of the same znode proves nothing.)

@@ -75,11 +75,15 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id  # noqa: E402, F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
+
+    from kolla_mesos_start import identities
 
 # The result of a transaction may be an error that is newer than kazoo, which raises RuntimeError for it.
 EXCEPTIONS.default_factory = lambda: KazooException
 
+PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
 UNREADABLE = "it has sent what can't be read: not a ZooKeeper server?"
 
 # What an error of the server means for whoever has sent the request.
@@ -175,6 +179,14 @@ def failure(results: object) -> Exception | None:
     """The first error among the results of a transaction: that of the operation that failed, if known."""
     errors = [each for each in results if isinstance(each, Exception)] if isinstance(results, list) else []
     return next((each for each in errors if not isinstance(each, _OTHERS)), errors[0] if errors else None)
+
+
+def znode_acl(entries: Iterable[identities.Acl]) -> list[ACL]:
+    """An ACL in ZooKeeper's form."""
+    return [
+        ACL(sum(PERMISSIONS[letter] for letter in set(perms)), Id(scheme, identity))
+        for scheme, identity, perms in entries
+    ]
 
 
 def decode(kind: Any, frame: bytes, offset: int) -> Any:

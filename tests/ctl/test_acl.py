@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
-from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from kolla_mesos_start.zookeeper.session import GRANT
 from tests.conftest import Deployment, connected
@@ -296,8 +297,43 @@ def test_what_stands_wider_is_named_and_mended(zk: KazooClient, site: Site) -> N
 def test_who_is_not_the_operator_changes_nothing(zk: KazooClient, site: Site) -> None:
     """They would lock themselves out."""
     _, err = site.ctl("publish", name="web", status=77)
-    assert "this connection is not that of digest:operator, the operator of acl.yml" in err
+    assert (
+        "this connection is that of digest:web, not that of digest:operator, the operator of acl.yml" in err
+    )
     assert zk.get_children(site.path) == []
+
+
+def test_deployments_with_their_own_operators_share_what_is_above_them(zk: KazooClient, site: Site) -> None:
+    """It belongs to none of them, however deep the prefix is; each still has all of its own."""
+    prefix = f"{site.deployment.prefix}/deep/er"
+    for number, name in enumerate(("operator", "second")):
+        (site.root / "acl.yml").write_text(f"{{operator: '{identity(name)}', hosts: [h1]}}")
+        shutil.rmtree(site.root / "services", ignore_errors=True)
+        environ = {"KOLLA_SYSTEM_PREFIX": prefix, "KOLLA_ZK_AUTH_FILE": site.auth(name)}
+        own = site.deployment._replace(id=f"own{number}")
+        ctl(own, "publish", site.root, status=0, **environ)
+        path = f"{prefix}/own{number}"
+        assert zk.get_acls(prefix)[0] == zk.get_acls("/")[0] == OPEN_ACL_UNSAFE
+        zk.add_auth("digest", f"{name}:{name}-password")
+        assert {entry.id.id.partition(":")[0] for entry in zk.get_acls(path)[0]} == {name}
+
+
+def test_who_may_create_what_is_shared_is_named(zk: KazooClient, site: Site) -> None:
+    """Where the znode above belongs to another one: not the operator's own credential is wrong."""
+    prefix = f"{site.deployment.prefix}/closed"
+    first = make_digest_acl("first", "first-password", all=True)
+    zk.create(prefix, acl=[first, make_acl("world", "anyone", read=True)])
+    environ = {"KOLLA_SYSTEM_PREFIX": prefix, "KOLLA_ZK_AUTH_FILE": site.auth("operator")}
+    done = ctl(site.deployment, "publish", site.root, status=77, **environ)
+    assert (
+        f"nothing can be created in {prefix} as digest:operator: only digest:first may: add the line of such"
+        " a credential to the file of --auth-file for this publication, or have the right c given"
+        f" (setAcl {prefix}); nothing was changed\n" in done.stderr
+    )
+    with Path(site.auth("operator")).open("a") as file:
+        file.write("digest:first:first-password\n")
+    ctl(site.deployment, "publish", site.root, status=0, **environ)
+    zk.add_auth("digest", "first:first-password")
 
 
 def test_what_is_set_later_follows_what_was_published(zk: KazooClient, site: Site) -> None:

@@ -35,6 +35,7 @@ SHARED = (
     "kolla_mesos_start.errors",
     "kolla_mesos_start.files.permissions",
     "kolla_mesos_start.files.paths",
+    "kolla_mesos_start.identities",
     "kolla_mesos_start.log",
     "kolla_mesos_start.loop",
     *TOOLS,

@@ -152,7 +152,11 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("KOLLA_STATE_DIR", "/var/x", {"state_dir": "/var/x"}),
     ("KOLLA_ZK_SESSION_TIMEOUT", "4", {"session_timeout": 4.0}),
     ("KOLLA_ZK_CONNECT_TIMEOUT", "60", {"connect_timeout": 60.0}),
-    ("KOLLA_ZK_AUTH_FILE", f"{HERE}/auth", {"auth": (("digest", "kolla:s3cr3t"), ("ip", "10.0.0.1"))}),
+    (
+        "KOLLA_ZK_AUTH_FILE",
+        f"{HERE}/auth",
+        {"auth": (("digest", "kolla:s3cr3t"), ("ip", "10.0.0.1")), "auth_file": f"{HERE}/auth"},
+    ),
     ("KOLLA_ZK_CA", f"{HERE}/ca", {"ca": f"{HERE}/ca"}),
     ("KOLLA_ZK_ACL", "world:anyone:r", {"acl": (("world", "anyone", "r"),)}),
     (

@@ -5,6 +5,9 @@
     variables: {"db_root_password": ["infra/db/db"]}         # shared variables that only these may read
     hosts: ["h1", "h2"]                                      # where agents run
 
+An identity may be a list of several, all with the same rights: the old and the new one, while a credential is
+replaced.
+
 Pure: `zk.acls` reads and changes ACLs in ZooKeeper. An ACL maps identities, as above, to letters of
 cdrwa.
 """
@@ -12,13 +15,13 @@ cdrwa.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 from kolla_mesos_start.definition.document import nearest
 from kolla_mesos_start.definition.strings import GLOBAL, bad_segment, bad_service, labelled, sublabel
+from kolla_mesos_start.identities import is_digest
 from kolla_mesos_start.tree.znodes import (
     EVENTS,
     PUBLICATION,
@@ -29,6 +32,7 @@ from kolla_mesos_start.tree.znodes import (
 )
 
 Acl = Mapping[str, str]
+Identities = Union[str, Sequence[str]]  # one, or several with the same rights
 Issues = list["tuple[str, str]"]
 
 FILE = "acl"  # its name in a directory, without the suffix
@@ -39,30 +43,24 @@ RIGHTS = {"c": "create", "d": "delete", "r": "read", "w": "write", "a": "change 
 VARIABLES, STATUS, FILES = RESERVED
 BY_AGENTS = (".party", ".containers")  # below a service
 KEYS = ("operator", "services", "variables", "hosts")
-EXPECTED = "expected digest:<user>:<base64 of the digest> or x509:<subject>"
-_IDENTITY = re.compile(r"digest:[^:]+:[A-Za-z0-9+/]{27}=|x509:.+")
+EXPECTED = "expected digest:<user>:<base64 of the digest> or x509:<subject>, or a list of them"
 
 
 class Plan(NamedTuple):
     """The content of acl.yml: identities, readers of variables, and hosts of agents."""
 
-    operator: str
-    services: Mapping[str, str]
+    operator: Identities
+    services: Mapping[str, Identities]
     variables: Mapping[str, Sequence[str]] = MappingProxyType({})
     hosts: Sequence[str] = ()
 
     def acl(self, node: str) -> Acl:
         """The ACL of a znode by its path below the deployment, which is empty for the deployment's own."""
         working, reading = self._services(node)
-        entries = [(self.operator, ALL)]
-        entries += [(self.services[service], WORK) for service in working if service in self.services]
-        entries += [(self.services[service], READ) for service in reading if service in self.services]
+        entries = [(who, ALL) for who in listed(self.operator)]
+        entries += [(who, WORK) for service in working for who in listed(self.services.get(service, ()))]
+        entries += [(who, READ) for service in reading for who in listed(self.services.get(service, ()))]
         return joined(entries)
-
-    @property
-    def above(self) -> Acl:
-        """The ACL of znodes that are created above the deployment."""
-        return joined([(self.operator, ALL), (WORLD, READ)])
 
     def _services(self, node: str) -> tuple[Collection[str], Collection[str]]:
         """The services that may change a znode, and those that may read it."""
@@ -104,6 +102,11 @@ class Plan(NamedTuple):
     def only(self, services: Collection[str]) -> Plan:
         """The plan with only these services."""
         return self._replace(services={n: each for n, each in self.services.items() if n in services})
+
+
+def listed(identities: Identities) -> Sequence[str]:
+    """The identities as a list."""
+    return [identities] if isinstance(identities, str) else identities
 
 
 def _role(service: str) -> str:
@@ -148,16 +151,17 @@ def parse(content: Mapping[str, Any]) -> tuple[Plan, Issues]:
     issues: Issues = [(sublabel("", key), f"unknown key{nearest(key, KEYS)}") for key in unknown]
     services = _mapping(content, "services", issues)
     variables = _mapping(content, "variables", issues)
-    for label, value in (("operator", content.get("operator")), *_labelled("services", services)):
-        if not (isinstance(value, str) and value.isprintable() and _IDENTITY.fullmatch(value)):
-            # Do not show the value: it may be a password.
-            issues.append((label, EXPECTED))
+    operator = _check_identities("operator", content.get("operator"), issues)
+    identities = {
+        service: _check_identities(sublabel("services", service), value, issues)
+        for service, value in services.items()
+    }
     for service in services:
         if bad_service(service) or any(each in RESERVED for each in service.split("/")):
             issues.append((sublabel("services", service), "no service can have this name"))
     plan = Plan(
-        str(content.get("operator")),
-        {service: str(identity) for service, identity in services.items()},
+        operator,
+        identities,
         {each: _texts(sublabel("variables", each), value, issues) for each, value in variables.items()},
         _texts("hosts", content.get("hosts"), issues),
     )
@@ -167,8 +171,18 @@ def parse(content: Mapping[str, Any]) -> tuple[Plan, Issues]:
     return plan, issues
 
 
-def _labelled(label: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((sublabel(label, key), value) for key, value in values.items())
+def _check_identities(label: str, value: Any, issues: Issues) -> Identities:
+    several = isinstance(value, list) and bool(value)
+    for where, who in labelled(label, value) if several else [(label, value)]:
+        if not (isinstance(who, str) and who.isprintable() and _is_identity(who)):
+            # Do not show the value: it may be a password.
+            issues.append((where, EXPECTED))
+    return [str(who) for who in value] if several else str(value)
+
+
+def _is_identity(text: str) -> bool:
+    scheme, _, who = text.partition(":")
+    return bool(who) if scheme == "x509" else scheme == "digest" and is_digest(who)
 
 
 def _mapping(content: Mapping[str, Any], key: str, issues: Issues) -> Mapping[str, Any]:
@@ -222,10 +236,10 @@ def check(
 
 def shared(plan: Plan) -> Iterator[tuple[str, str]]:
     """Services with the identity of the operator or of another service: the label and the reason."""
-    owners = {plan.operator: "the operator"}
-    for service, identity in plan.services.items():
-        owner = owners.setdefault(identity, service)
-        if owner != service:
+    owners = dict.fromkeys(listed(plan.operator), "the operator")
+    for service, identities in plan.services.items():
+        found = {owners.setdefault(identity, service) for identity in listed(identities)} - {service}
+        for owner in sorted(found):
             yield (
                 sublabel("services", service),
                 f"{owner} has the same identity, so its containers have the rights of {owner}: give it its"

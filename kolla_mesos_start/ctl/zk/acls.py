@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from kolla_mesos_start.ctl.directory import acl
 from kolla_mesos_start.ctl.directory.acl import ALL, Acl, Plan
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.ctl.zk.connection import Changes, CurrentAcl, OperatorClient, Unanswered
+from kolla_mesos_start.ctl.zk.connection import Changes, CurrentAcl, OperatorClient
 from kolla_mesos_start.ctl.zk.view import read_tree
 from kolla_mesos_start.definition.document import generations, load
-from kolla_mesos_start.errors import AccessDenied, BadDefinition
+from kolla_mesos_start.errors import BadDefinition, NoRight, WrongCredential
 from kolla_mesos_start.tree.znodes import RECORDED_GENERATIONS, Znodes
+from kolla_mesos_start.zookeeper.client import Outage, Refused
+from kolla_mesos_start.zookeeper.wire import PERMISSIONS, GetACL
 
 
 def wider(client: OperatorClient, znodes: Znodes, plan: Plan) -> dict[str, Acl]:
@@ -112,21 +114,43 @@ def _different(znodes: Znodes, plan: Plan, current: Mapping[str, CurrentAcl]) ->
 
 
 def require_operator(client: OperatorClient, znodes: Znodes, plan: Plan) -> None:
-    """Check it by creating, writing and removing a znode for the operator only, in one transaction."""
-    path = znodes.deployment
-    while connection.read(client, [path])[path] is None:
-        path = path.rpartition("/")[0] or "/"
-    probe = f"{path.rstrip('/')}/.probe-{os.urandom(8).hex()}"
+    """Check it by a transaction that would create and write a znode for the operator only."""
+    above = znodes.deployment
+    while connection.read(client, [above])[above] is None:
+        above = above.rpartition("/")[0] or "/"
+    probe = f"{above.rstrip('/')}/.probe-{os.urandom(8).hex()}"
     transaction = Changes(client)
-    transaction.create(probe, acl=connection.entries({plan.operator: ALL}))
+    transaction.create(probe, acl=connection.entries(dict.fromkeys(acl.listed(plan.operator), ALL)))
     transaction.set_data(probe, b"")
-    transaction.delete(probe)
-    try:
-        connection.commit(transaction, "not secured")
-    except Unanswered:
-        require_operator(client, znodes, plan)
-    except AccessDenied as error:
-        raise AccessDenied(
-            f"this connection is not that of {acl.name(plan.operator)}, the operator of acl.yml: give its"
-            " credential with --auth-file, or with --cert and --key; nothing was changed"
-        ) from error
+    transaction.check(f"{probe}-none", 0)  # It fails, and so nothing is created.
+    while True:
+        try:
+            client.transaction(transaction.operations, "not secured")
+        except Refused:
+            return
+        except Outage:
+            continue
+        except NoRight as error:
+            if error.done == "created":
+                raise WrongCredential(f"{_who_may_create(client, above)}; nothing was changed") from error
+            names = " or ".join(map(acl.name, acl.listed(plan.operator)))
+            raise WrongCredential(
+                f"this connection is that of {client.session.servers.identity}, not that of {names}, the"
+                " operator of acl.yml: give its credential with --auth-file, or with --cert and --key;"
+                " nothing was changed"
+            ) from error
+
+
+def _who_may_create(client: OperatorClient, path: str) -> str:
+    """That we can't create znodes below `path`, who can, and what to do."""
+    entries = client.each({path: GetACL(path)})[path]
+    found = [] if isinstance(entries, Exception) else entries[0]
+    names = {
+        acl.name(f"{entry.id.scheme}:{entry.id.id}") for entry in found if entry.perms & PERMISSIONS["c"]
+    }
+    who = f"only {' and '.join(sorted(names))} may" if names else "nobody that can be named here may"
+    return (
+        f"nothing can be created in {path} as {client.session.servers.identity}: {who}: add the line of such"
+        " a credential to the file of --auth-file for this publication, or have the right c given (setAcl"
+        f" {path})"
+    )

@@ -19,7 +19,14 @@ from kazoo.protocol.serialization import write_string
 
 from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.ctl.text import NotThere
-from kolla_mesos_start.errors import DONE, AccessDenied, AgentError, BadDefinition, NoRight
+from kolla_mesos_start.errors import (
+    DONE,
+    AccessDenied,
+    AgentError,
+    BadDefinition,
+    NoRight,
+    WrongCredential,
+)
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.settings import Settings
 from kolla_mesos_start.tree.znodes import Znodes
@@ -28,6 +35,8 @@ from kolla_mesos_start.zookeeper.lock import Queues
 from kolla_mesos_start.zookeeper.view import Znode
 from kolla_mesos_start.zookeeper.wire import (
     ACL,
+    OPEN_ACL_UNSAFE,
+    PERMISSIONS,
     BadVersionError,
     CheckVersion,
     Create,
@@ -36,7 +45,6 @@ from kolla_mesos_start.zookeeper.wire import (
     GetACL,
     GetChildren2,
     GetData,
-    Id,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
@@ -46,6 +54,7 @@ from kolla_mesos_start.zookeeper.wire import (
     Sync,
     ZnodeStat,
     int_struct,
+    znode_acl,
 )
 
 log = logging.getLogger(__name__)
@@ -61,7 +70,6 @@ MEANWHILE = {
     NotEmptyError: "has got a child (of a container that has started?)",
 }
 RECURSIVE = 1  # the mode of a watch
-PERMISSIONS = {"c": 4, "d": 8, "r": 1, "w": 2, "a": 16}
 
 
 class Interrupts:
@@ -159,10 +167,28 @@ class OperatorClient(Client):
 
     def _planned(self, path: str) -> Sequence[ACL]:
         plan = self.read_plan()
-        if plan is None:
+        if plan is None and self.acl == OPEN_ACL_UNSAFE:
             return self.acl
-        is_own = f"{path}/".startswith(f"{self._deployment}/")
-        return entries(plan.acl(path[len(self._deployment) + 1 :]) if is_own else plan.above)
+        if not f"{path}/".startswith(f"{self._deployment}/"):
+            return self._inherited(path)
+        return self.acl if plan is None else entries(plan.acl(path[len(self._deployment) + 1 :]))
+
+    def _inherited(self, path: str) -> Sequence[ACL]:
+        """The ACL of the closest existing znode above: what deployments share belongs to none of them."""
+        above = path
+        while above:
+            above = above.rpartition("/")[0]
+            try:
+                found = acls(self, [above or "/"])
+            except AccessDenied as error:
+                raise WrongCredential(
+                    f"{path} would get the ACL of {above or '/'}, and only the owner of that can read it in"
+                    f" full: let the owner create {path}, with the right c (create) for"
+                    f" {self.session.servers.identity}"
+                ) from error
+            if found:
+                return entries(found[above or "/"].acl)
+        return self.acl  # The chroot is missing, and the server will say so.
 
 
 class Changes:
@@ -214,10 +240,8 @@ def connect(settings: Settings, loop: Loop | None = None) -> OperatorClient:
 
 
 def entries(acl: Acl) -> list[ACL]:
-    return [
-        ACL(sum(PERMISSIONS[letter] for letter in letters), Id(*who.split(":", 1)))
-        for who, letters in acl.items()
-    ]
+    named = ((*who.partition(":"), letters) for who, letters in acl.items())
+    return znode_acl((scheme, identity, letters) for scheme, _, identity, letters in named)
 
 
 # -- requests -------------------------------------------------------------------------------------
