@@ -141,6 +141,11 @@ def value_of(data: bytes) -> bytes:
     return data[:-1] if data.find(b"\n") == len(data) - 1 else data
 
 
+def is_encrypted(data: bytes) -> bool:
+    """Whether ansible-vault has encrypted it, also behind a byte order mark or white space."""
+    return data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"$ANSIBLE_VAULT")
+
+
 def untidy(value: str) -> str:
     """What the value of a variable has that nobody sees, and a password should not have; or nothing."""
     line = value.rstrip("\n")

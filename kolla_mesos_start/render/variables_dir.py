@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from kolla_mesos_start.definition.strings import value_of
+from kolla_mesos_start.definition.strings import is_encrypted, value_of
 from kolla_mesos_start.errors import CannotRender
 from kolla_mesos_start.files.paths import read_regular
 
@@ -58,6 +58,8 @@ def _value(path: str) -> str:
         data = read_regular(path, LIMIT)
     except OSError as error:
         raise CannotRender(_why(path, error)) from error
+    if is_encrypted(data):
+        raise CannotRender(f"{path} is still encrypted by ansible-vault: put the decrypted value there")
     try:
         return value_of(data).decode()
     except UnicodeDecodeError as error:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kolla_mesos_start.definition.strings import labelled, sublabel
+from kolla_mesos_start.definition.strings import is_encrypted, labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition, BadUsage, Issue
 from kolla_mesos_start.files.paths import read_descriptor
 
@@ -97,7 +97,7 @@ def read(path: Path) -> bytes:
         raise BadDefinition(["a link to a missing file"]) from error
     except OSError as error:
         raise BadDefinition([f"can't be read: {error.strerror}"]) from error
-    if data.startswith(b"$ANSIBLE_VAULT"):
+    if is_encrypted(data):
         decrypt = f"decrypt a copy: ansible-vault decrypt --output COPY {path.name}"
         raise BadDefinition([f"ansible-vault has encrypted it: {decrypt}"])
     if _SOPS.search(data):

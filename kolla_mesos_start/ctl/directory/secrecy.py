@@ -17,11 +17,14 @@ from kolla_mesos_start.ctl.directory.directory import VARIABLES
 
 HIDDEN = "***"
 _WORDS = r"(?:pass(?:word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?"
-_NAME = re.compile(rf"(?i){_WORDS}($|[_-])")
+_LAST_WORDS = (
+    r"(?:(?<=[_-])auth|keyrings?|keytab|psk|dsn)"  # elsewhere these say what has no secret: auth_url
+)
+_NAME = re.compile(rf"(?i){_WORDS}($|[_-])|{_LAST_WORDS}$")
 _FILE = re.compile(rf"(?i)({_WORDS}|keyring|keytab|htpasswd|pgpass)$")
 # The text after such a name in a file or a definition, unless it is a template or a path.
 _BESIDE = re.compile(
-    rf"(?i)({_WORDS}[\"']?\s*[:=]\s*)"
+    rf"(?i)((?:(?:{_WORDS}|{_LAST_WORDS})[\"']?\s*[:=]|stats\s+auth\s)\s*)"
     r"(?:(?P<quote>[\"'])(?![{/\[\s])(?:\\.|(?!(?P=quote)).)+|(?![\"'{/\[\s])[^\s\"',]+)"
 )
 # Also of each further host, as in transport_url.

@@ -251,3 +251,11 @@ def test_what_is_encrypted_is_named(tmp_path: Path, text: str, expected: str) ->
     with pytest.raises(BadDefinition) as caught:
         formats.values(file)
     assert expected in str(caught.value.issues[0]) and "3661" not in str(caught.value.issues)
+
+
+def test_a_file_that_is_still_encrypted_is_refused_behind_white_space(tmp_path: Path) -> None:
+    """An editor or a template has added it."""
+    path = tmp_path / "password"
+    path.write_text("\ufeff\n  $ANSIBLE_VAULT;1.2;AES256;prod\n3661\n")
+    with pytest.raises(BadDefinition, match="ansible-vault has encrypted it"):
+        formats.read(path)

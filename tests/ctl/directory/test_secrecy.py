@@ -96,3 +96,16 @@ def test_a_file_that_is_secret_by_its_name_is_not_shown(name: str) -> None:
 def test_other_private_keys_are_not_shown_either() -> None:
     key = b"-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n"
     assert Mask().value("variables/x", key) == "***"
+
+
+@pytest.mark.parametrize("name", ["wsrep_sst_auth", "haproxy_stats_auth", "ceph_nova_keyring", "ipsec_psk"])
+def test_a_name_that_ends_with_such_a_word_is_secret(name: str) -> None:
+    """In the middle, the same word says what has no secret."""
+    assert is_secret(f"variables/{name}")
+    assert not is_secret(f"variables/{name}_type")
+    assert "s3cr3t" not in Mask().hide(f"{name} = root:s3cr3t")
+
+
+def test_the_password_of_haproxys_statistics_is_hidden() -> None:
+    """No = or : stands after the name there."""
+    assert Mask().hide("  stats auth admin:s3cr3t") == "  stats auth ***"

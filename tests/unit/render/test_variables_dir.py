@@ -92,3 +92,11 @@ def test_a_directory_that_has_gone_is_named() -> None:
     with pytest.raises(CannotRender) as caught:
         variables_dir.read("/nowhere", {"a"})
     assert caught.value.reason == "KOLLA_VARIABLES_DIR: /nowhere can't be read: No such file or directory"
+
+
+@pytest.mark.parametrize("before", ["", "\ufeff", " \n\t", "\r\n"])
+def test_a_value_that_is_still_encrypted_is_refused(tmp_path: Path, before: str) -> None:
+    """Otherwise a daemon gets it as its password."""
+    (tmp_path / "password").write_text(f"{before}$ANSIBLE_VAULT;1.2;AES256;prod\n3661\n")
+    with pytest.raises(CannotRender, match="password is still encrypted by ansible-vault"):
+        variables_dir.read(str(tmp_path))
