@@ -33,7 +33,14 @@ from kolla_mesos_start.ctl.zk.connection import OperatorClient
 from kolla_mesos_start.ctl.zk.containers import BEGUN, SHOWN_HOSTS, on_hosts
 from kolla_mesos_start.ctl.zk.publication import Publisher, ZnodeChange
 from kolla_mesos_start.ctl.zk.published import places
-from kolla_mesos_start.definition.strings import GLOBAL, RESTARTED, bad_segment, untidy, value_of
+from kolla_mesos_start.definition.strings import (
+    GLOBAL,
+    RESTARTED,
+    bad_segment,
+    is_encrypted,
+    untidy,
+    value_of,
+)
 from kolla_mesos_start.errors import AccessDenied, AgentError, BadUsage, listed
 from kolla_mesos_start.tree.znodes import Znodes
 
@@ -283,6 +290,8 @@ def _value(invocation: Invocation) -> bytes:
         data.decode()
     except UnicodeDecodeError as error:
         raise BadUsage(f"the value is not UTF-8 text (byte {error.start})") from error
+    if is_encrypted(data):
+        raise BadUsage("the value is still encrypted by ansible-vault: give the decrypted one")
     return data
 
 

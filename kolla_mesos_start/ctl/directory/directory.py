@@ -44,7 +44,7 @@ from kolla_mesos_start.ctl.directory.findings import (
 )
 from kolla_mesos_start.ctl.directory.launch import LaunchFile, with_instances
 from kolla_mesos_start.ctl.text import nearest
-from kolla_mesos_start.definition.strings import is_encrypted, value_of
+from kolla_mesos_start.definition.strings import value_of
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.tree.znodes import RESERVED
 
@@ -416,10 +416,6 @@ class _DirectoryPass:
                 self.wrong(path, f"{label}: expected a single value, found a list or a mapping", label)
             elif not is_znode_name(name):
                 self.wrong(path, f"{label}: {NO_NAME}", label)
-            elif is_encrypted(text.encode(errors="replace")):
-                self.wrong(
-                    path, f"{label}: ansible-vault has encrypted it: put the decrypted value there", label
-                )
             else:
                 # The agent would refuse a lone surrogate, which JSON can contain.
                 contents[name] = self.checked(path, text.encode(errors="replace"), f"{prefix}{name}: ")

@@ -148,7 +148,22 @@ def values(path: Path) -> Mapping[str, object]:
         return {}
     if not isinstance(content, dict):
         raise BadDefinition(["expected a mapping of names to values"])
+    encrypted = [
+        str(name) for name, value in _single(content) if is_encrypted(value.encode(errors="replace"))
+    ]
+    if encrypted:
+        raise BadDefinition(
+            [f"{name}: ansible-vault has encrypted it: put the decrypted value there" for name in encrypted]
+        )
     return content
+
+
+def _single(content: Mapping[object, object]) -> Iterator[tuple[object, str]]:
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", each) for key, each in _single(value))
+        elif isinstance(value, str):
+            yield name, value
 
 
 def appended(data: bytes, more: Mapping[str, str]) -> bytes:
