@@ -363,3 +363,9 @@ def test_a_service_is_named_by_its_role_too(zk: KazooClient, site: Deployment) -
     several = ctl(site, "get", "size", "--service", "db", status=64).stderr
     assert "'db' is the role of several services, give one's name: infra/db, other/db" in several
     assert "is the role of several services" in ctl(site, "rerun", "db/sync", status=64).stderr
+
+
+def test_a_value_that_is_still_encrypted_is_not_set(deployment: Deployment) -> None:
+    """Nothing could use it."""
+    done = ctl(deployment, "set", "password", "$ANSIBLE_VAULT;1.1;AES256 3661", status=64)
+    assert "the value is still encrypted by ansible-vault" in done.stderr

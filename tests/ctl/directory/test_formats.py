@@ -259,3 +259,11 @@ def test_a_file_that_is_still_encrypted_is_refused_behind_white_space(tmp_path: 
     path.write_text("\ufeff\n  $ANSIBLE_VAULT;1.2;AES256;prod\n3661\n")
     with pytest.raises(BadDefinition, match="ansible-vault has encrypted it"):
         formats.read(path)
+
+
+def test_a_value_in_a_file_that_is_still_encrypted_is_refused(tmp_path: Path) -> None:
+    """Without the tag !vault it is a text like any other; also the value of a host."""
+    path = tmp_path / "variables.yml"
+    path.write_text("a: |\n  $ANSIBLE_VAULT;1.1;AES256\n  3661\nh1: {b: ' $ANSIBLE_VAULT;1.1 36'}\nc: ok\n")
+    with pytest.raises(BadDefinition, match=r"(?s)a: ansible-vault.*h1\.b: ansible-vault"):
+        formats.values(path)
