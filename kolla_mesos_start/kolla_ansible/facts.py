@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kolla_mesos_start.errors import BadUsage
+from kolla_mesos_start.errors import BadUsage, listed
 from kolla_mesos_start.kolla_ansible import given_files
 
 REQUIRED = ("address", "interface", "cpus", "memory")
 OPTIONAL = ("interfaces", "hostname", "distribution", "release", "version")
 PREFIX = "ansible_"
 SMALLEST = {"processor_vcpus": 1, "memtotal_mb": 1024}
-# Ansible 2.19 and newer put it before the names of hosts, and the facts into one text.
-CACHE_PREFIX, PAYLOAD = "s1_", "__payload__"
+# Ansible 2.19 and newer put the number of a format before the names of hosts, and the facts into one text.
+CACHED, PAYLOAD = "(s[0-9]+_)?", "__payload__"
 LOOPBACK = "127.0.0.1"
 EXAMPLE = "hosts: {NAME: {address: 192.0.2.11, interface: eth0, cpus: 16, memory: 65536}}"
 
@@ -86,8 +87,8 @@ def _is_localhost(host: str) -> bool:
 
 
 def fact_name(interface: str) -> str:
-    """Ansible's name for the facts of an interface."""
-    return interface.replace("-", "_").replace(":", "_").replace(".", "_")
+    """Ansible's name for the facts of an interface; a dot stays, as in bond0.100."""
+    return re.sub("[-:]", "_", interface)
 
 
 def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
@@ -95,7 +96,7 @@ def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
 
     BadUsage names the hosts that have none, and those that are one host with two names.
     """
-    found = dict(_read(path)) if path else {}
+    found = dict(_read(path, hosts)) if path else {}
     missing = [host for host in hosts if host not in found]
     if missing:
         where = f" in {path}" if path else ""
@@ -122,25 +123,48 @@ def read(path: Path | None, hosts: Sequence[str]) -> Mapping[str, HostFacts]:
     return {found[host].name: found[host] for host in hosts}
 
 
-def _read(path: Path) -> Iterator[tuple[str, HostFacts]]:
+def check_network(host: HostFacts, settings: Mapping[str, Any]) -> None:
+    """Raise BadUsage if kolla-ansible would not find the host's address in the network of the APIs.
+
+    It would find out only after minutes. All other networks are this one unless a setting names another
+    interface. A setting may be a template, which only kolla-ansible can read.
+    """
+    family, interface = (
+        str(settings.get(f"api_{name}") or settings.get(f"network_{name}") or "")
+        for name in ("address_family", "interface")
+    )
+    if family.lower() == "ipv6":
+        raise BadUsage(f"{host.host}: the import knows only IPv4, but address_family of its network is ipv6")
+    fact = host.values.get(interface.replace("-", "_")) or {}  # as the filter kolla_address looks for it
+    if interface and "{" not in interface and not fact.get("ipv4"):
+        found = listed(host.interfaces) or "none"
+        raise BadUsage(
+            f"{host.host}: its facts have no IPv4 address of {interface} (api_interface or"
+            f" network_interface); interfaces with an address: {found}"
+        )
+
+
+def _read(path: Path, hosts: Sequence[str]) -> Iterator[tuple[str, HostFacts]]:
     if path.is_dir():
-        for file in sorted(path.iterdir()):
-            yield from _cached(file)
+        for host in hosts:
+            if files := [
+                file for file in path.iterdir() if re.fullmatch(CACHED + re.escape(host), file.name)
+            ]:
+                yield host, _cached(max(files, key=lambda file: file.stat().st_mtime), host)
     elif path.is_file():
         yield from _listed(path)
     else:
         raise BadUsage(f"--facts {path}: there is no such file or directory")
 
 
-def _cached(file: Path) -> Iterator[tuple[str, HostFacts]]:
+def _cached(file: Path, host: str) -> HostFacts:
     try:
         content = json.loads(file.read_bytes())
         content = json.loads(content[PAYLOAD]) if PAYLOAD in content else content
         facts = {name[len(PREFIX) :]: value for name, value in content.items() if name.startswith(PREFIX)}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise BadUsage(f"{file} is no file of Ansible's cache: {error}") from error
-    host = file.name[len(CACHE_PREFIX) :] if file.name.startswith(CACHE_PREFIX) else file.name
-    yield host, HostFacts(host, facts)
+    return HostFacts(host, facts)
 
 
 def _listed(path: Path) -> Iterator[tuple[str, HostFacts]]:
@@ -173,10 +197,10 @@ def _made(path: Path, host: str, given: Any) -> HostFacts:
         "distribution_version": version,
         "fqdn": hostname,
         "hostname": hostname.partition(".")[0],
-        "interfaces": ["lo", *interfaces],
+        "interfaces": ["lo", *(name.replace(":", "_") for name in interfaces)],
         "memtotal_mb": given["memory"],
         "nodename": hostname,
-        "os_family": "RedHat" if given.get("distribution") in ("CentOS", "Rocky") else "Debian",
+        "os_family": "Debian" if given.get("distribution", "Debian") in ("Debian", "Ubuntu") else "RedHat",
         "processor_vcpus": given["cpus"],
         "python": {"executable": "/usr/bin/python3"},
         "service_mgr": "systemd",

@@ -94,6 +94,7 @@ IS_RIGHT: Mapping[str, Callable[[object], bool]] = {
     "a positive number": lambda value: isinstance(value, int) and value > 0,
     "a mapping of names to addresses": lambda value: value is None or isinstance(value, dict),
     "the name of a host": lambda value: value is None or (isinstance(value, str) and not bad_host(value)),
+    "a text in quotes": lambda value: not isinstance(value, float),  # 24.10 would be 24.1
     "a list of numbers": lambda value: isinstance(value, list) and all(type(each) is int for each in value),
 }
 VALUES: Mapping[str, str] = {
@@ -106,4 +107,5 @@ VALUES: Mapping[str, str] = {
     **dict.fromkeys(("cpus", "memory"), "a positive number"),
     "interfaces": "a mapping of names to addresses",
     "hostname": "the name of a host",
+    "version": "a text in quotes",
 }

@@ -50,10 +50,16 @@ def look(request: Request, facts_path: Path | None, table: Rules) -> Site:
         for name in sorted(more.keys() & passwords.keys()):
             raise BadUsage(f"{path}: {name} is in {config / 'passwords.yml'} too: keep it there only")
         settings = {**settings, **more}
+    # Variables on ansible's command line, as globals.yml is, replace those of the inventory.
+    of_hosts = {host: {**variables, **settings} for host, variables in inventory.items()}
+    settings = next(iter(of_hosts.values()))
     unsupported = table.unsupported_settings(settings)
     if unsupported:
         raise BadUsage(f"{config / 'globals.yml'}: {'; '.join(unsupported)}")
-    return Site(facts.read(facts_path, inventory), stand_ins.virtual_addresses(settings), passwords)
+    known = facts.read(facts_path, list(inventory))
+    for each in known.values():
+        facts.check_network(each, of_hosts[each.host])
+    return Site(known, stand_ins.virtual_addresses(settings), passwords)
 
 
 def record(request: Request, site: Site, progress: Progress) -> tuple[Sequence[Task], Sequence[Task]]:

@@ -193,11 +193,13 @@ class Recording:
         for said in self._said():
             if "failed" in said:
                 failures.append(said["failed"])
+            elif failures:  # The next play: it would go on for minutes with the other hosts.
+                break
             elif "play" in said:
                 progress(said["play"])
-        status = self.process.wait()
         if failures:
             raise CannotRecord("; ".join(map(shown, failures)))
+        status = self.process.wait()
         if status:
             last = (self.directory / "stderr").read_text(encoding="utf-8", errors="replace").strip()
             raise CannotRecord(f"ansible-playbook ended with status {status}: {last[-1500:]}")
@@ -282,8 +284,10 @@ def ordered(tasks: Iterable[Task], hosts: Sequence[str]) -> Sequence[Task]:
     return [replace(task, number=number) for number, task in enumerate(found)]
 
 
-def inventory(environment: Environment, path: Path, directory: Path) -> Sequence[str]:
-    """The hosts of an inventory, as ansible reads it, without those from which kolla-ansible only deploys.
+def inventory(environment: Environment, path: Path, directory: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The hosts of an inventory with their variables, as ansible reads them.
+
+    Those from which kolla-ansible only deploys are left out.
 
     Raises BadUsage if it can't be read, or has no hosts.
     """
@@ -306,7 +310,8 @@ def inventory(environment: Environment, path: Path, directory: Path) -> Sequence
     hosts = [host for host in _members(groups, "all") if host not in only_deploy]
     if not hosts:
         raise BadUsage(f"the inventory {path} has no hosts for services")
-    return hosts
+    variables = groups.get("_meta", {}).get("hostvars", {})
+    return {host: variables.get(host, {}) for host in hosts}
 
 
 def read(trace: Path, names: Mapping[str, str]) -> Iterator[Task]:
@@ -362,7 +367,9 @@ def globals_files(config: Path) -> Sequence[Path]:
     """The files of globals.d, in the order in which kolla-ansible reads them."""
     folder = config / "globals.d"
     return (
-        sorted(path for path in folder.iterdir() if path.suffix in (".yml", ".yaml", ".json"))
+        sorted(
+            path for path in folder.iterdir() if path.suffix in (".yml", ".yaml", ".json") and path.is_file()
+        )
         if folder.is_dir()
         else []
     )

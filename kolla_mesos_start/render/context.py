@@ -321,5 +321,5 @@ class _Parties:
 
 
 def _with_ansibles_names(facts: Facts) -> Facts:
-    """These facts with the interfaces by Ansible's names too: `ansible_br_ex` for br-ex."""
-    return {**{re.sub("[-.:]", "_", name): value for name, value in facts.items()}, **facts}
+    """These facts with the interfaces by Ansible's names too: `ansible_br_ex` for br-ex; a dot stays."""
+    return {**{re.sub("[-:]", "_", name): value for name, value in facts.items()}, **facts}

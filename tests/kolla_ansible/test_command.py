@@ -39,6 +39,27 @@ def test_what_is_no_agent_is_refused_before_the_recording(agent: str, tmp_path: 
         cli.run([*words, "--agent", agent])
 
 
+def test_a_failure_on_one_host_ends_the_import_before_the_next_play(tmp_path: Path) -> None:
+    """Ansible goes on with the other hosts, for minutes."""
+    failed = (
+        '{"failed": {"host": "ctl-1", "task": "a", "module": "copy", "place": "", "message": "no such file"}}'
+    )
+    play = f"""echo '{failed}'; echo '{{"play": "the next"}}'; exec sleep 600"""
+    with pytest.raises(recording.CannotRecord, match="on ctl-1: no such file"):
+        cli.run(fake_ansible.make(tmp_path, playbook=play))
+
+
+def test_the_network_of_a_host_is_checked_before_the_recording(tmp_path: Path) -> None:
+    """globals.yml replaces what the inventory says."""
+    hosts = '{"all": {"hosts": ["ctl-1"]}, "_meta": {"hostvars": {"ctl-1": {"network_interface": "eth1"}}}}'
+    words = fake_ansible.make(tmp_path, inventory=f"echo '{hosts}'", playbook="exit 1")
+    with pytest.raises(BadUsage, match="ctl-1: its facts have no IPv4 address of eth1 "):
+        cli.run(words)
+    (tmp_path / "config/globals.yml").write_text("network_interface: eth0\n")
+    with pytest.raises(recording.CannotRecord, match="ansible-playbook ended with status 1"):
+        cli.run(words)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_ansible_and_leaves_nothing(signum: signal.Signals, tmp_path: Path) -> None:
     """The temporary directory has the operator's files, perhaps with private keys."""

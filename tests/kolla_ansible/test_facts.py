@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,86 @@ def test_a_cache_has_a_file_for_each_host(name: str, content: object, tmp_path: 
     assert facts.read(tmp_path, ["ctl-1"])["ctl-1"].interfaces == {"eth0": "192.0.2.11"}
 
 
+NAMES = {
+    "br-ex": "br_ex",
+    "bond0.100": "bond0.100",
+    "br-ex.7": "br_ex.7",
+    "eth0:1": "eth0_1",
+    "eth0_1": "eth0_1",
+}
+
+
+@pytest.mark.parametrize("interface", NAMES)
+def test_the_fact_of_an_interface_has_ansibles_name(interface: str, tmp_path: Path) -> None:
+    """`-` and `:` become `_`, and a dot stays: in a file of facts and in a cache."""
+    (tmp_path / "facts.yml").write_text(FILE.replace("br-ex", f'"{interface}"'))
+    listed = facts.read(tmp_path / "facts.yml", ["ctl-1"])["ctl-1"]
+    assert listed.values[NAMES[interface]]["ipv4"]["address"] == "192.0.2.11"
+    assert list(listed.interfaces.values()) == ["192.0.2.11"]
+    cached = {
+        "ansible_interfaces": ["lo", interface.replace(":", "_")],
+        f"ansible_{NAMES[interface]}": {"ipv4": {"address": "192.0.2.11"}},
+    }
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/ctl-1").write_text(json.dumps(cached))
+    found = facts.read(tmp_path / "cache", ["ctl-1"])["ctl-1"]
+    assert found.interfaces == {interface.replace(":", "_"): "192.0.2.11"}
+
+
+def test_only_the_last_facts_of_the_hosts_are_read_from_a_cache(tmp_path: Path) -> None:
+    """A cache may have facts of other inventories, and those that an older Ansible has written."""
+    (tmp_path / "unfinished").write_text("{")
+    (tmp_path / "directory").mkdir()
+    old = {**CACHED, "ansible_eth0": {"ipv4": {"address": "192.0.2.99"}}}
+    for name, content in (
+        ("s1_ctl-1", {"__payload__": json.dumps(CACHED)}),
+        ("ctl-1", old),
+        ("s1_x", CACHED),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+    os.utime(tmp_path / "ctl-1", (1, 1))
+    assert facts.read(tmp_path, ["ctl-1"])["ctl-1"].interfaces == {"eth0": "192.0.2.11"}
+    (tmp_path / "s1_s1_x").write_text(json.dumps({"__payload__": json.dumps(CACHED)}))
+    assert list(facts.read(tmp_path, ["s1_x"])) == ["s1_x"]
+
+
+@pytest.mark.parametrize(
+    "settings, why",
+    [
+        ({}, ""),
+        ({"network_interface": "br-ex"}, ""),
+        ({"network_interface": "eth9", "api_interface": "br-ex"}, ""),
+        ({"network_interface": "{{ elsewhere }}"}, ""),
+        (
+            {"network_interface": "bond0.100"},
+            "ctl-1: its facts have no IPv4 address of bond0.100 .* with an address: br-ex",
+        ),
+        (
+            {"network_interface": "br-ex", "api_interface": "eth1"},
+            "ctl-1: its facts have no IPv4 address of eth1 ",
+        ),
+        ({"network_address_family": "ipv6"}, "ctl-1: the import knows only IPv4"),
+        ({"network_address_family": "ipv6", "api_address_family": "ipv4"}, ""),
+    ],
+)
+def test_a_host_without_address_in_the_network_of_the_apis_is_named(
+    settings: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "facts.yml").write_text(FILE)
+    host = facts.read(tmp_path / "facts.yml", ["ctl-1"])["ctl-1"]
+    with pytest.raises(BadUsage, match=why) if why else nullcontext():
+        facts.check_network(host, settings)
+
+
+@pytest.mark.parametrize(
+    "distribution, family",
+    [("Debian", "Debian"), ("Ubuntu", "Debian"), ("Rocky", "RedHat"), ("AlmaLinux", "RedHat")],
+)
+def test_a_distribution_has_ansibles_family(distribution: str, family: str, tmp_path: Path) -> None:
+    (tmp_path / "facts.yml").write_text(FILE.replace("memory", f"distribution: {distribution}, memory"))
+    assert facts.read(tmp_path / "facts.yml", ["ctl-1"])["ctl-1"].values["os_family"] == family
+
+
 def test_the_first_address_of_a_host_is_that_of_its_default_route(tmp_path: Path) -> None:
     """A cache has the interfaces in any order, with the loopback that each host has."""
     more = {
@@ -66,6 +148,7 @@ def test_an_address_may_have_the_length_of_its_network(tmp_path: Path) -> None:
         ("hosts: {ctl-2: {address: x, interface: eth0, cpus: 4, memory: 1}}\n", "ctl-2: Expected 4 octets"),
         ("ctl-2: {}\n", "expected hosts:"),
         (FILE.replace("ctl-1", "192.0.2.11"), "192.0.2.11: hostname is missing, because"),
+        (FILE.replace("memory", "version: 24.10, memory"), "version: expected a text in quotes, found 24.1"),
         (FILE.replace("memory", "hostname: a/b, memory"), "ctl-1: hostname: expected the name of a host"),
     ],
 )

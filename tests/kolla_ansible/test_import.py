@@ -172,14 +172,36 @@ def test_in_an_upgrade_volumes_exist(venv: Path, config: Path, tmp_path: Path) -
     assert copied.content == b"false"
 
 
+FILTER = """
+import json, sys
+from kolla_ansible.kolla_address import kolla_address
+for name, values in json.loads(sys.argv[1]).items():
+    host = {"api_interface": name, "api_address_family": "ipv4", "ansible_facts": values}
+    print(kolla_address({"inventory_hostname": "ctl-1", "hostvars": {"ctl-1": host}}, "api"))
+"""
+
+
+def test_kolla_ansible_finds_the_address_of_each_interface_in_a_file_of_facts(
+    venv: Path, tmp_path: Path
+) -> None:
+    hosts: dict[str, object] = {}
+    for interface in ("eth0", "bond0.100", "br-ex", "br-ex.7", "bond_0"):
+        host = f"hosts: {{ctl-1: {{address: 192.0.2.11, interface: {interface}, cpus: 4, memory: 8192}}}}\n"
+        (tmp_path / "facts.yml").write_text(host)
+        hosts[interface] = facts.read(tmp_path / "facts.yml", ["ctl-1"])["ctl-1"].values
+    command = (venv / "bin/python", "-c", FILTER, json.dumps(hosts))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["192.0.2.11"] * len(hosts)
+
+
 def test_a_host_from_which_one_only_deploys_has_no_services(venv: Path, tmp_path: Path) -> None:
     """kolla-ansible's multinode has localhost in `deployment`, and so in `bifrost`."""
     found = recording.find_environment(None, venv)
     multinode = found.playbooks / "inventory" / "multinode"
-    assert recording.inventory(found, multinode, tmp_path) == list(sites.INVENTORIES["multinode"])
+    assert list(recording.inventory(found, multinode, tmp_path)) == list(sites.INVENTORIES["multinode"])
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "hosts").write_text("[deployment]\nctl-1\n[control]\nctl-1\nctl-2\n")
-    assert recording.inventory(found, tmp_path / "inventory", tmp_path) == ["ctl-1", "ctl-2"]
+    assert list(recording.inventory(found, tmp_path / "inventory", tmp_path)) == ["ctl-1", "ctl-2"]
 
 
 def test_an_inventory_that_ansible_understands_in_part_is_refused(venv: Path, tmp_path: Path) -> None:

@@ -841,9 +841,9 @@ def test_the_generation_of_the_image_comes_from_the_container() -> None:
 
 
 def test_an_interface_has_ansibles_name_too() -> None:
-    """Ansible writes `_` for what the name of a variable can't have. The own facts, and those of others."""
+    """Ansible writes `_` for - and :, but a dot stays. The own facts, and those of others."""
     facts = {**SECOND, "ansible_br-ex.7:1": {"ipv4": {"address": "192.0.2.9"}}}
-    names = "ansible_br_ex_7_1", "ansible_br-ex.7:1"
+    names = "ansible_br_ex.7_1", "ansible_br-ex.7:1"
     template = "".join(f"{{{{ hostvars['10.0.0.2']['{name}'].ipv4.address }}}} " for name in names)
     assert render(template, parties=lambda: {"infra/db": [facts]}) == "192.0.2.9 192.0.2.9 "
     assert render(template, address="10.0.0.2", facts=facts) == "192.0.2.9 192.0.2.9 "
