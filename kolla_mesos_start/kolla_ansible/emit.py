@@ -322,7 +322,7 @@ class _Emission:
             env = {**env, **in_container.environment}
             command = self.until_registered(service, in_container.line) or self.line(service, step.tasks[0])
         elif settings.get("command"):
-            command = lift.template(str(settings["command"]).strip())
+            command = lift.template(self.rules.command(str(settings["command"]).strip()))
         found = {
             "run_once": True,
             "generation": self.tags[step.name],

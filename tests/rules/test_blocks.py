@@ -243,6 +243,60 @@ def is_read_as_a_directory(block: Block, ground: Ground) -> None:
     assert directory.look(root)[0].left_out == ()
 
 
+MESOS_DEFINITION = """\
+name: infra/mariadb/mariadb
+enabled: True
+container:
+  image: "kollaglue/centos-binary-mariadb:2.0.0"
+  parameters:
+    - {key: volume, value: "logs:/var/log"}
+service:
+  daemon:
+    command: /usr/bin/mysqld_safe --wsrep-new-cluster
+    reload_signal: SIGHUP
+    dependencies: [{path: mariadb/bootstrap}]
+  mem: 128
+  cpus: 0.3
+  instances: 3
+  constraints: [["hostname", "UNIQUE"]]
+commands:
+  bootstrap:
+    run_once: True
+    command: kolla_extend_start
+    env: {KOLLA_BOOTSTRAP: , DB_MAX_TIMEOUT: "60"}
+    files:
+      galera.cnf.j2:
+        source: config/mariadb/templates/galera.cnf.j2
+        dest: /etc//my.cnf
+        owner: mysql
+        perm: "0600"
+"""
+MESOS_TEMPLATE = """\
+{% set library = 'lib' if kolla_base_distro == 'ubuntu' else 'lib64' %}
+[mysqld]
+bind-address={{ hostvars[inventory_hostname]['ansible_' + api_interface]['ipv4']['address'] }}
+wsrep_cluster_address=gcomm://{% if (groups['mariadb'] | length) > 1 %}{% for host in groups['mariadb'] -%}
+{{ hostvars[host]['ansible_' + api_interface]['ipv4']['address'] }}:{{ mariadb_port }}{% endfor %}{% endif %}
+wsrep_node_name={{ ansible_hostname }}
+wsrep_provider=/usr/{{ library }}/galera/libgalera_smm.so
+"""
+
+
+def moves_a_service_of_kolla_mesos(block: Block, ground: Ground) -> None:
+    """`validate` finds nothing, and it is published."""
+    moved = ground.stranger.home / "mesos"
+    (moved / "config/mariadb/templates").mkdir(parents=True)
+    (moved / "mariadb.yml").write_text(MESOS_DEFINITION)
+    (moved / "config/mariadb/templates/galera.cnf.j2").write_text(MESOS_TEMPLATE)
+    (moved / "variables.yml").write_text("kolla_base_distro: ubuntu\n")
+    ground.stranger.types(f"cd {moved}\n{block.text}")
+    assert "mariadb_port" in ground.stranger.types(f"kolla_mesos_ctl validate {moved}")
+    (moved / "variables.yml").write_text('kolla_base_distro: ubuntu\nmariadb_port: "3306"\n')
+    assert "0 errors, 0 warnings" in ground.stranger.types(f"kolla_mesos_ctl validate {moved}")
+    environ = {"KOLLA_ZK_HOSTS": ground.stranger.hosts, "KOLLA_DEPLOYMENT": "mesos"}
+    assert "published " in ground.stranger.types(f"kolla_mesos_ctl publish {moved}", **environ)
+
+
 def is_published_and_waited_for(block: Block, ground: Ground) -> None:
     """Nothing is started here, so that the second command is only parsed."""
     publishing, waiting = block.text.split(" && ")
@@ -571,6 +625,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
     f"{GUIDE}/publish.rst": {
         "python3 -m venv": is_typed,
         "variables.yml": is_read_as_a_directory,
+        "mkdir -p services": moves_a_service_of_kolla_mesos,
         "kolla_mesos_ctl publish": is_published,
         START: is_started,
     },

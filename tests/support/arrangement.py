@@ -44,6 +44,7 @@ FULL = (
     "tests/stack/test_chaos.py",
     "tests/stack/test_loadbalancer.py",
     "tests/stack/test_migration.py",
+    "tests/stack/test_new_passwords.py",
     "tests/stack/test_whole_openstack.py",
     "tests/stack/test_rolling_restart.py",
     "tests/stack/test_upgrade.py",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kolla_mesos_start.ctl.directory import acl, directory, secret_values, source
 from kolla_mesos_start.ctl.directory.acl import Acl, Plan
-from kolla_mesos_start.ctl.directory.changes import not_run_again
+from kolla_mesos_start.ctl.directory.changes import not_run_again, run_with_old_values
 from kolla_mesos_start.ctl.directory.findings import ERROR, counted, in_order, refuse, shown
 from kolla_mesos_start.ctl.directory.json_schema import DEFINITION
 from kolla_mesos_start.ctl.directory.secrecy import is_secret, is_variable
@@ -228,6 +228,12 @@ def _publish(invocation: Invocation, source: Source) -> Publisher:
         note(
             f"note: {command} has changed, but not its generation: where it is done, it does not run"
             " again; publish another generation, or use `kolla_mesos_ctl rerun`"
+        )
+    if old_values := list(run_with_old_values(before, directory.nodes(deployment), texts)):
+        note(
+            "note: where they are done, these one-time commands do not run again, although what they use has"
+            f" changed: {few(old_values, SHOWN)}; if one has written it into a database, such as a password,"
+            " use `kolla_mesos_ctl rerun`"
         )
     if prepared.left:
         where = f"{invocation.options.directory}: {few(prepared.left, SHOWN)}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Callable, NamedTuple
 
-from kolla_mesos_start.ctl.directory.directory import VARIABLES
+from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES
 from kolla_mesos_start.ctl.directory.secrecy import is_variable
 from kolla_mesos_start.definition.strings import Text
 
@@ -55,6 +55,30 @@ def not_run_again(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> It
                 continue
             if any(old.get(key) != command.get(key) for key in _OF_A_RUN):
                 yield f"{service}: {name}"
+
+
+def run_with_old_values(
+    before: Mapping[str, bytes], after: Mapping[str, bytes], texts: Mapping[str, bytes]
+) -> Iterator[str]:
+    """The one-time commands that use a variable or a file with new content, and have the same generation.
+
+    What they have written elsewhere has the old content, such as a password in a database.
+    """
+    changed = {each.node for each in changes(before, after) if each.before}
+    for service, data in sorted(texts.items()):
+        places = (f"{VARIABLES}/", f"{service}/{VARIABLES}/")
+        names = {re.escape(node.rpartition("/")[2]) for node in changed if node.startswith(places)}
+        uses = re.compile(rf"\b(?:{'|'.join(names)})\b" if names else r"(?!)")
+        earlier = _commands(before.get(service, b""))
+        for name, command in _commands(data).items():
+            old, generation = earlier.get(name), command.get("generation")
+            if old is None or not command.get("run_once") or generation != old.get("generation"):
+                continue
+            files = [f"{service}/{FILES}/{file}" for file in command.get("files") or ()]
+            used = (json.dumps(command), *(after.get(file, b"").decode(errors="replace") for file in files))
+            is_used = not changed.isdisjoint(files) or any(map(uses.search, used))
+            if is_used and not uses.search(str(generation)):
+                yield f"{service.rpartition('/')[2]}/{name}"
 
 
 def _is_new_generation(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from kolla_mesos_start.ctl.directory.changes import (
     affected,
     changes,
     not_run_again,
+    run_with_old_values,
 )
 
 
@@ -48,6 +49,39 @@ def test_a_definition_that_cannot_be_read_has_no_changed_command() -> None:
         list(not_run_again({"db": b"[]", "web": b"{"}, {"db": b'{"commands": {"sync": {}}}', "new": b""}))
         == []
     )
+
+
+COMMAND = {"run_once": True, "command": "create", "files": {"a.sql": {"dest": "/a"}}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "command", "is_found"),
+    [
+        ("variables/pw", {"env": {"PASSWORD": "{{ pw }}"}}, True),
+        ("variables/pw", {"command": "create {{ pw_2 }}"}, False),
+        ("variables/in_file", {}, True),
+        ("infra/db/variables/in_file", {}, True),
+        ("infra/db/variables/ctl-1/in_file", {}, True),
+        ("infra/dbs/variables/in_file", {}, False),
+        ("infra/db/files/a.sql", {}, True),
+        ("infra/db/files/b.sql", {}, False),
+        ("variables/in_file", {"run_once": False}, False),
+        ("variables/in_file", {"generation": "{{ in_file }}"}, False),
+        ("variables/in_file", {"generation": "{{ release }}"}, True),
+        ("variables/new", {"command": "create {{ new }}"}, False),
+    ],
+)
+def test_a_done_command_that_uses_a_changed_value_is_named(
+    changed: str, command: dict[str, object], is_found: bool
+) -> None:
+    texts = {"infra/db": json.dumps({"commands": {"sync": {**COMMAND, **command}}}).encode()}
+    after = {changed: b"new", "infra/db/files/a.sql": b"{{ in_file }}"}
+    before = {**texts, **after, changed: b"old"}
+    if changed == "variables/new":
+        del before[changed]
+    if changed.endswith("a.sql"):
+        after[changed] = b"{{ other }}"
+    assert list(run_with_old_values(before, after, texts)) == (["db/sync"] if is_found else [])
 
 
 def test_a_shared_variable_concerns_the_services_that_name_it() -> None:

@@ -36,7 +36,8 @@ for name, kind, url, password in SERVICES:
     for role in roles:
         identity.assign_project_role_to_user(project, user, role)
     service = first(identity.services(type=kind)) or identity.create_service(name=name, type=kind)
-    known = {each.interface: each for each in identity.endpoints(service_id=service.id)}
+    endpoints = identity.endpoints(service_id=service.id, region_id=REGION)
+    known = {each.interface: each for each in endpoints}
     for interface in ("public", "internal"):
         if interface not in known:
             identity.create_endpoint(service_id=service.id, interface=interface, url=url, region_id=REGION)
