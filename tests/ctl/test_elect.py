@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -251,17 +253,39 @@ def test_it_asks_before_a_change(cluster: Cluster) -> None:
         assert says in terminal.screen
 
 
+def test_a_candidate_of_another_cluster_cannot_win(cluster: Cluster) -> None:
+    """Whatever the operator says: the other members would lose their data."""
+    cluster.formed()
+    cluster.record(candidates__h1={"group": "other", "value": 9})
+    before = cluster.written()
+    words = ("--winner", "h1", "--without", "h2", "--without", "h3", "--yes")
+    said = ctl(cluster.deployment, "elect", "db", *words, status=1).stderr
+    assert "the data of h1 belong to another cluster than the one that was formed" in said
+    assert said.endswith("nothing was changed\n")
+    assert cluster.written() == before
+
+
+ONE_CHANGE = "give one of --winner, --forget and --withdraw; --without needs --winner"
 BAD_USAGE = [
-    ["--winner", "h1", "--forget", "h2"],
-    ["--without", "h1"],
-    ["--forget", "h1", "--format", "json"],
-    ["--withdraw", "--accept-empty", "h1"],
+    (["--winner", "h1", "--forget", "h2"], ONE_CHANGE),
+    (["--without", "h1"], ONE_CHANGE),
+    (["--withdraw", "--accept-empty", "h1"], ONE_CHANGE),
+    (["--winner", "h1", "--format", "json"], "--format json only shows the election"),
+    (["--forget", "h1", "--format", "json"], "--format json only shows the election"),
+    (["--withdraw", "--format", "json"], "--format json only shows the election"),
 ]
 
 
-@pytest.mark.parametrize("words", BAD_USAGE, ids=" ".join)
-def test_bad_usage(deployment: Deployment, words: list[str]) -> None:
-    ctl(deployment, "elect", "db", *words, status=64)
+@pytest.mark.parametrize("words, expected", BAD_USAGE, ids=[" ".join(words) for words, _ in BAD_USAGE])
+def test_bad_usage(deployment: Deployment, words: list[str], expected: str) -> None:
+    assert expected in ctl(deployment, "elect", "db", *words, status=64).stderr
+
+
+def test_a_service_without_election_has_none_to_show(deployment: Deployment) -> None:
+    publish(deployment, NAME, {"service": {"daemon": {"command": "true"}}})
+    for words in ((), ("--forget", "h1", "--yes")):
+        said = ctl(deployment, "elect", "db", *words, status=64).stderr
+        assert "infra/db has no election: its daemon has no `election`" in said
 
 
 # -- changes beside those of others -----------------------------------------------------------------------
@@ -358,6 +382,29 @@ def test_a_change_is_recorded_once_although_the_connection_is_lost(
     assert done.stdout.startswith("withdrew" if words == ["--withdraw"] else "recorded for epoch 2")
     assert (cluster.zk.exists(f"{cluster.at}/override") is None) == (words == ["--withdraw"])
     assert cluster.zk.get(f"{cluster.at}/turn")[1].version == before + 1
+
+
+@pytest.mark.parametrize("loses", ["request", "reply"])
+def test_ctrl_c_in_an_outage_says_that_the_result_is_unknown(
+    cluster: Cluster, lossy: Callable[..., str], tmp_path: Path, loses: str
+) -> None:
+    """Nobody can connect again after the change was sent."""
+    prepared(cluster, "override")
+    hosts = lossy(loses, "own", f"{cluster.at}/override")
+    words = ("--winner", "h1", "--without", "h2", "--without", "h3", "--yes", "--hosts", hosts)
+    with (tmp_path / "said").open("w") as said:
+        tool = subprocess.Popen(
+            (sys.executable, str(TOOL), "elect", "db", *words), env=environ(cluster.deployment), stderr=said
+        )
+    try:
+        eventually(lambda: "lost the connection" in (tmp_path / "said").read_text(), "the change was sent")
+        tool.send_signal(signal.SIGINT)
+        assert tool.wait(timeout=60) == 130
+    finally:
+        tool.kill()
+        tool.wait()
+    unknown = "it is unknown whether this was recorded: look at the election again"
+    assert unknown in (tmp_path / "said").read_text()
 
 
 class LostReply:

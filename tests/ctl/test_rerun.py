@@ -130,6 +130,14 @@ def test_what_is_once_on_each_host_is_taken_back_on_one(site: Site) -> None:
     assert [run.host for run in site.runs()] == ["web1", "web2", "web1"]
 
 
+def test_what_is_once_in_the_deployment_cannot_be_taken_back_on_one_host(site: Site) -> None:
+    site.publish(sync=site.once(gate=None))
+    assert site.start().ends() == 0
+    said = ctl(site.deployment, "rerun", "db/sync", "--host", "web1", status=64).stderr
+    assert "db/sync runs once in the whole deployment: leave --host out" in said
+    assert site.state() == "done"
+
+
 def test_what_is_done_on_no_host_any_more_is_waited_for(site: Site) -> None:
     """In the deployment too: a dependency of scope global waits until some host has run it again."""
     site.publish(sync=site.once(gate=None, lock="sync.$KOLLA_HOSTNAME", run_once="host"))

@@ -450,6 +450,13 @@ def test_a_place_that_is_given_is_kept(up: Start, place: Path) -> None:
     assert "no earlier run has created it" in third.said
 
 
+def test_a_directory_that_is_too_long_for_sockets_is_refused(up: Start, place: Path) -> None:
+    run = up("--in", f"kept/{'x' * 100}")
+    assert run.ends() == 64
+    assert "is too long for the sockets in it: choose a shorter one" in run.said
+    assert list((place / "kept").rglob("site")) == []
+
+
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [

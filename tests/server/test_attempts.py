@@ -25,6 +25,7 @@ from kolla_mesos_start.zookeeper.client import Client
 from kolla_mesos_start.zookeeper.view import Znode, data_of
 from tests.conftest import Deployment
 from tests.server.test_session import servers
+from tests.support.instances import INSTANCE
 from tests.support.tool import operator_client
 
 SERVICE = "infra/db"
@@ -81,10 +82,15 @@ class Bench:
     """Commands that are all alike, one for each number of a request."""
 
     def __init__(
-        self, zk: KazooClient, deployment: Deployment, client: Client, generation: str | None = "1.0"
+        self,
+        zk: KazooClient,
+        deployment: Deployment,
+        client: Client,
+        generation: str | None = "1.0",
+        dependencies: Sequence[object] = (),
     ) -> None:
         self.zk = zk
-        once = {"command": "true", "run_once": True, "generation": generation}
+        once = {"command": "true", "run_once": True, "generation": generation, "dependencies": dependencies}
         commands = {f"sync{number}": once for number in range(PLENTY)}
         document = load(json.dumps({"name": SERVICE, "commands": commands}).encode())
         built = keys.build(document, SERVICE, lambda text: text.text)
@@ -155,6 +161,42 @@ def test_no_claim_succeeds_after_another_one(
             assert not client.was_interrupted
             assert bench.detail(command)["claim"] == claim.detail.claim
     assert 0 < interruptions < PLENTY
+
+
+def test_an_old_image_that_comes_before_the_claim_prevents_the_last_step_of_an_upgrade(
+    zk: KazooClient, deployment: Deployment, client: Interrupted
+) -> None:
+    """`exclusive` is checked again after the claim, whenever it comes; the step waits for its end."""
+    wanted = {"path": "api/daemon", "generation": "2.0", "exclusive": True}
+    bench = Bench(zk, deployment, client, "2.0", [wanted])
+    api = bench.znodes._replace(service_name="web/api")
+    zk.ensure_path(f"{api.status}/global")
+    zk.ensure_path(api.containers)
+    zk.create(api.owner(GLOBAL, "api"), b"web/api", makepath=True)
+    ready = f"{bench.znodes.command(GLOBAL, 'api/daemon').ready}/1"
+    new = json.dumps({**INSTANCE, "host": "new", "generation": "2.0"}).encode()
+    for path in (ready, f"{api.containers}/new"):
+        zk.create(path, new, ephemeral=True, makepath=True)
+
+    def come() -> None:
+        zk.create(f"{api.containers}/old", b'{"host": "old", "generation": "1.0"}', ephemeral=True)
+
+    refused = 0
+    for number, command in enumerate(bench.commands):
+        contender = bench.contend(command)
+        client.interrupt(number + 1, come)
+        try:
+            bench.attempts.claim(command, contender)
+        except Lost as lost:
+            assert "api on old still has generation 1.0" in str(lost)
+            assert zk.get(bench.at(command).state)[0] == b"retry"
+            zk.delete(f"{api.containers}/old")
+            bench.attempts.claim(command, bench.contend(command))
+            refused += 1
+        else:
+            assert not client.was_interrupted or zk.exists(f"{api.containers}/old")
+            break
+    assert refused > 1
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["unknown", "watched"])

@@ -115,3 +115,28 @@ def test_no_value_of_a_variable_is_read() -> None:
     assert len(paths) > 1
     assert [(each := read.znode(path)) and each.data for path in paths] == [b""] * len(paths)
     assert read.wanted == {*paths}
+
+
+@pytest.mark.parametrize(
+    ("published", "own", "other", "reason"),
+    [
+        (None, "1", "2", "of generation 1, another container one of generation 2"),
+        (None, "1", "1", ""),
+        (None, "1", None, ""),
+        (None, None, "2", ""),
+        ("2", "1", "1", "of generation 1 (published: 2)"),
+        ("1", "1", "2", ""),
+    ],
+)
+def test_an_image_of_another_generation_is_named(
+    published: str | None, own: str | None, other: str | None, reason: str
+) -> None:
+    """Than the published one or, if none is published, than that of another container."""
+    commands = {"sync": one_time(generation=published)} if published else {}
+    tree = {"web": {"commands": commands, "service": {"daemon": {"command": "web", "ready": {"alive": 1}}}}}
+    for number, generation in (("1", own), ("2", other)):
+        said = {"generation": generation} if generation else {}
+        tree[f"web/.containers/{number}"] = container("ready", host=f"web{number}", **said)
+    first, _ = deployment(tree).services["web"].containers
+    assert first.host == "web1"
+    assert [each.what for each in first.older] == ([f"image {reason}"] if reason else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -76,6 +77,53 @@ def test_a_mounted_file_grows_where_space_is_reserved_by_writing_zeros(
 
     assert in_child(action, uid, mounts).error is None
     assert source.read_bytes() == SECRET
+
+
+def test_a_mounted_file_is_restored_if_there_is_no_space_for_it(
+    mounted: tuple[Path, Path, list[Mount]], uid: int
+) -> None:
+    """Also if the C library has reserved a part of the space by writing zeros."""
+    source, dest, mounts = mounted
+
+    def action() -> None:
+        def fills_up(fd: int, start: int, length: int) -> None:
+            os.pwrite(fd, bytes(10), start)
+            raise OSError(errno.ENOSPC, "full")
+
+        os.posix_fallocate = fills_up
+        place([content(dest)])
+
+    assert "No space left" in in_child(action, uid, mounts).reason
+    assert source.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("cause", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_mounted_file_is_rewritten_where_space_can_not_be_reserved(
+    mounted: tuple[Path, Path, list[Mount]], uid: int, cause: int
+) -> None:
+    source, dest, mounts = mounted
+
+    def action() -> None:
+        def unsupported(fd: int, start: int, length: int) -> None:
+            raise OSError(cause, "unsupported")
+
+        os.posix_fallocate = unsupported
+        place([content(dest)])
+
+    assert in_child(action, uid, mounts).error is None
+    assert source.read_bytes() == SECRET
+
+
+def test_a_device_is_not_replaced(mounted: tuple[Path, Path, list[Mount]], uid: int) -> None:
+    """/dev/null as a `dest`; a mount, so that a test that fails does not replace that of the machine."""
+    _, dest, _ = mounted
+
+    def action() -> bool:
+        with pytest.raises(CannotWrite, match=f"{dest} is a device, FIFO or socket; .* choose another dest"):
+            place([content(dest)])
+        return os.stat(dest).st_rdev == os.stat("/dev/null").st_rdev
+
+    assert in_child(action, uid, [("--bind", "/dev/null", str(dest))]).value is True
 
 
 def test_a_bind_mounted_file_is_rewritten_where_there_is_no_proc(

@@ -847,3 +847,10 @@ def test_an_interface_has_ansibles_name_too() -> None:
     template = "".join(f"{{{{ hostvars['10.0.0.2']['{name}'].ipv4.address }}}} " for name in names)
     assert render(template, parties=lambda: {"infra/db": [facts]}) == "192.0.2.9 192.0.2.9 "
     assert render(template, address="10.0.0.2", facts=facts) == "192.0.2.9 192.0.2.9 "
+
+
+def test_a_lone_surrogate_cannot_be_rendered() -> None:
+    """Written as an escape in a template, it is no character that a file or a command can have."""
+    with pytest.raises(CannotRender, match=r"file f: its text can't be written as UTF-8") as caught:
+        Renderer(context()).content("f", rb'{{ "\ud800" }}')
+    assert caught.value.status == 78
