@@ -135,7 +135,7 @@ def test_an_image_of_another_generation_is_named(
     commands = {"sync": one_time(generation=published)} if published else {}
     tree = {"web": {"commands": commands, "service": {"daemon": {"command": "web", "ready": {"alive": 1}}}}}
     for number, generation in (("1", own), ("2", other)):
-        said = {"generation": generation} if generation else {}
+        said: dict[str, Any] = {"generation": generation} if generation else {}
         tree[f"web/.containers/{number}"] = container("ready", host=f"web{number}", **said)
     first, _ = deployment(tree).services["web"].containers
     assert first.host == "web1"
