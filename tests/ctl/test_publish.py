@@ -133,6 +133,21 @@ def test_the_value_of_an_updated_variable_is_not_printed(
     assert zk.get(f"{deployment.path}/a/db/variables/size")[0] == b"s3cret"
 
 
+def test_completed_commands_that_do_not_run_again_are_named(deployment: Deployment, tmp_path: Path) -> None:
+    """Their definition has changed, or only a value that they use."""
+    command = {"run_once": True, "command": "create", "env": {"PASSWORD": "{{ pw }}"}}
+    written = {"variables_yml": "pw: old\n"}
+    for number, changed in enumerate(({}, {"variables_yml": "pw: new\n"}, {"command": "make"})):
+        command.update({key: value for key, value in changed.items() if key in command})
+        written.update({key: value for key, value in changed.items() if key in written})
+        definition = json.dumps({"commands": {"user": command}})
+        root = write_files(tmp_path / str(number), services__a__db__definition_yml=definition, **written)
+        said = publish(root, deployment).stderr
+        values = "note: where they are done, these one-time commands do not run again, although what they use"
+        assert (f"{values} has changed: db/user; " in said) == (number == 1)
+        assert ("note: a/db: user has changed, but not its generation" in said) == (number == 2)
+
+
 def test_nothing_is_removed_unless_it_is_asked_for(
     zk: KazooClient, deployment: Deployment, root: Path
 ) -> None:
