@@ -218,6 +218,8 @@ class Agent:
             self.stage = "refresh"
             write(refresh(self.preparer, self.settings, listed, started, notified, wanted))
         except AgentError as error:
+            if isinstance(error, Stopped):
+                raise  # Without a report, it runs again.
             write(Refreshed(self.client.seen if hasattr(self, "client") else {}, error.reason))
             raise
         finally:

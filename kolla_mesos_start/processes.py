@@ -272,8 +272,10 @@ def try_call(call: Callable[..., object], *args: Any) -> None:
         call(*args)
 
 
-def descendants() -> dict[int, int]:
+def descendants(spared: Collection[int] = ()) -> dict[int, int]:
     """The pid of every descendant of this process, with the number of its process group.
+
+    Without the children `spared`, and their descendants.
 
     The result is outdated at once: the caller must ask again until it is empty. (No pid in it belongs to
     another process yet: the kernel uses all other pids before it reuses one.)
@@ -287,8 +289,9 @@ def descendants() -> dict[int, int]:
     below = [os.getpid()]
     for parent in below:
         for pid, group in children.get(parent, ()):
-            found[pid] = group
-            below.append(pid)
+            if pid not in spared:
+                found[pid] = group
+                below.append(pid)
     return found
 
 

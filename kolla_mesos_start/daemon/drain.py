@@ -49,15 +49,18 @@ class Drain:
         path = f"{handoff.run_dir}/{STOP_SOCKET}"
         self._socket = RequestSocket(path, registrar.loop, self._on_connection)
         self.child: Child | None = None
+        self._stages: Generator[None, bool | None, None] | None = None
         self.reset()
 
     def reset(self) -> None:
         """The daemon was started again, and may be registered."""
+        if self._stages:  # It has ended before it was drained.
+            self._stages.close()
         self.reason = self.failure = ""
         self.is_over = self._asked_to_stop = False
         self.interest: Interest = None
         self.deadline = math.inf
-        self._stages: Generator[None, bool | None, None] | None = None
+        self._stages = None
 
     def begin(self) -> None:
         """Begin, unless it has begun. The daemon has been deregistered."""
@@ -185,8 +188,8 @@ class Drain:
             return
         self._clients[connection] = request
         was_asked, self._asked_to_stop = self._asked_to_stop, self._asked_to_stop or request == STOP
+        self._registrar.stop()  # Also after it was drained for a restart.
         if not self.is_over:
-            self._registrar.stop()
             self.begin()
         elif request == DRAIN:
             self._answer(DRAIN)

@@ -22,7 +22,7 @@ from kolla_mesos_start.processes import Child, descendants, is_stopped, pidfd_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import NoReturn
 
     from kolla_mesos_start.daemon.handoff import Handoff
@@ -50,13 +50,12 @@ class Supervisor(Registrar):
 
     def __init__(self, handoff: Handoff) -> None:
         super().__init__(handoff)
-        self._daemon = Daemon(handoff.daemon, handoff.stop_grace)
         self._handoff = handoff
+        self._daemon = self._parent_of(handoff.daemon)
         self._restarting = False
         self._failure: AgentError | None = None  # Why it could not be restarted.
         self._stop_due, self._stop_by = False, math.inf  # whether to send the signal, and the latest time
         self._stopped_by: int | None = None  # The signal that stops the container.
-        self.loop.add(self._daemon)
         for signum in (*PASSED_ON, signal.SIGCHLD):
             self.loop.on_signal(signum, self._pass_on)
         # Deliver the signals that were blocked so far.
@@ -72,21 +71,29 @@ class Supervisor(Registrar):
         failure = self._failure
         status = failure.status if failure else _exit_status(self._daemon.status)
         self.leave(LEAVE_TIMEOUT, status, failure.reason if failure else "")
-        self._end_leftovers()
+        self.loop.wait(lambda: not self._daemon.reap())
         return status
 
+    def _parent_of(self, pid: int) -> Daemon:
+        daemon = Daemon(pid, self._handoff.stop_grace, lambda: self.children)
+        self.loop.add(daemon)
+        return daemon
+
     def step(self) -> bool:
-        """Whether the daemon has ended; called after everything that happens."""
+        """Whether the daemon has ended for good; called after everything that happens."""
         super().step()
         if self._stop_due and self._is_withdrawn():
             self._stop_due, self._stop_by = False, math.inf
             # If its launcher has signalled all processes, it must not get the signal twice.
             knows = self.readiness.announced_stop
             self._daemon.terminate(self._stopped_by or self._handoff.stop_signal, send=not knows)
-        self._daemon.reap(self.children)
-        if self._daemon.status is not None and self._restarting and not self._stopping:
+        some_are_left = self._daemon.reap()
+        if self._daemon.status is None or self._stopping or not self._restarting:
+            return self._daemon.status is not None
+        # Not in a loop of its own: until it is started again, a stop or another change may come.
+        if not (some_are_left and descendants(self.children)):
             self._start_again()
-        return self._daemon.status is not None
+        return self._failure is not None
 
     def terminate(self) -> None:
         """Stop the daemon, as the container's stop signal does."""
@@ -98,9 +105,10 @@ class Supervisor(Registrar):
             if self._stopped_by and self.drain:
                 self.drain.cut_short()
             self._stopped_by = signum
-            self._restarting = False
             self.stop()
-            self._stop_daemon()
+            if self._stop_due or not self._restarting:
+                self._stop_daemon()  # Otherwise the restart has sent the signal.
+            self._restarting = False
         elif signum in PASSED_ON:
             self._daemon.signal(signum)
 
@@ -133,7 +141,6 @@ class Supervisor(Registrar):
     def _start_again(self) -> None:
         self._restarting, self._stop_due, self._stop_by = False, False, math.inf
         self.readiness.close()
-        self._end_leftovers()
         handoff = self._handoff
         try:
             if handoff.environ is not None:
@@ -148,12 +155,16 @@ class Supervisor(Registrar):
             return
         log.info("the daemon is started again, with its new files")
         self.loop.remove(self._daemon)
-        self._daemon = Daemon(pid, handoff.stop_grace)
-        self.loop.add(self._daemon)
+        self._daemon = self._parent_of(pid)
         self.renew(pid, pidfd)
 
     def _become_agent(self, environ: Mapping[str, str]) -> NoReturn:
         """Replace this process by a new agent: a restart passes through the election, like any start."""
+        argv = python(AGENT)
+        try:  # An interpreter that can't be executed must be found while that can still be recorded.
+            Child([argv[0], "-I", "-S", "-c", ""], environ).started().wait()
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: {argv[0]}, the agent's interpreter") from error
         log.info("the daemon has ended: its restart passes through the election")
         self.leave(LEAVE_TIMEOUT)
         # A later signal stays pending for the agent.
@@ -162,37 +173,29 @@ class Supervisor(Registrar):
         self.loop.wait(lambda: True)
         if self._stopped_by:
             os._exit(_exit_status(self._daemon.status or 0))
-        os.dup2(2, 1)  # The output of commands and daemon; ours is closed.
         last = 2 + int(self._handoff.of_manager.get("LISTEN_FDS", 0))
         for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > last]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
                 os.set_inheritable(fd, False)
-        argv = python(AGENT)
         os.execve(argv[0], argv, dict(environ))
-
-    def _end_leftovers(self) -> None:
-        """End the processes that the daemon has left behind, as the end of process 1 would."""
-        daemon = self._daemon
-        if not self.loop.wait(lambda: not daemon.reap(()), now() + LEFTOVER_GRACE):
-            log.warning("the daemon has ended, but some of its processes are still running: ending them")
-            daemon.terminate(signal.SIGTERM)
-            self.loop.wait(lambda: not daemon.reap(()))
 
 
 class Daemon:
     """The daemon and all its descendants; a source of the loop. `status`: its wait status once it has ended.
 
-    It is killed at its `deadline`.
+    It is killed at its `deadline`. Processes that it leaves behind are ended, as the end of process 1 would.
     """
 
     interest = None
 
-    def __init__(self, pid: int, stop_grace: float) -> None:
+    def __init__(self, pid: int, stop_grace: float, spared: Callable[[], Collection[int]]) -> None:
+        """`spared` returns our other children, which are neither reaped nor signalled here."""
         self.status: int | None = None
         self.deadline = math.inf
         self._pid = pid
-        self._stop_grace = stop_grace
+        self._stop_grace, self._spared = stop_grace, spared
         self._ended_by: int = signal.SIGTERM
+        self._has_leftovers = False
 
     def signal(self, signum: int) -> None:
         """Signal only the daemon, as if it were process 1 itself."""
@@ -200,28 +203,35 @@ class Daemon:
             try_call(os.kill, self._pid, signum)
 
     def terminate(self, signum: int, *, send: bool = True) -> None:
-        """Send a signal, and KILL after `stop_grace`, to the daemon, or to the processes it left behind."""
-        self._ended_by = signum
+        """Send the daemon a signal, and KILL to it and its descendants after `stop_grace`."""
         if self.status is None:
+            self._ended_by = signum
             if send:
                 self.signal(signum)
             if is_stopped(self._pid):
                 self.signal(signal.SIGCONT)  # A stopped process does not act on the other.
-        else:
-            _signal_all(signum)
-        self.deadline = min(self.deadline, now() + self._stop_grace)
+            self.deadline = min(self.deadline, now() + self._stop_grace)
 
     def run(self, ready: bool) -> None:
-        """Kill at the deadline."""
-        if now() >= self.deadline:
-            if self.status is None:
-                said = "the daemon has not ended %g s after %s: killing it"
-                log.warning(said, self._stop_grace, signal_name(self._ended_by))
-            _signal_all(signal.SIGKILL)
-            self.deadline = now() + KILLED_AGAIN_AFTER
+        """Kill at the deadline; the processes that the daemon has left behind get TERM before."""
+        if now() < self.deadline:
+            return
+        if self.status is None:
+            said = "the daemon has not ended %g s after %s: killing it"
+            log.warning(said, self._stop_grace, signal_name(self._ended_by))
+        elif not self._has_leftovers:
+            self._has_leftovers = bool(descendants(self._spared()))
+            self.deadline = now() + (self._stop_grace if self._has_leftovers else LEFTOVER_GRACE)
+            if self._has_leftovers:
+                log.warning("the daemon has ended, but some of its processes are still running: ending them")
+                self._signal_all(signal.SIGTERM)
+            return
+        self._signal_all(signal.SIGKILL)
+        self.deadline = now() + KILLED_AGAIN_AFTER
 
-    def reap(self, spared: Collection[int | None]) -> bool:
-        """Reap all children that have ended, except those `spared` for others; whether any is left."""
+    def reap(self) -> bool:
+        """Reap all children that have ended, except those spared; whether any is left."""
+        spared = self._spared()
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -231,12 +241,11 @@ class Daemon:
                 return True
             pid, status = os.waitpid(ended.si_pid, 0)
             if pid == self._pid:
-                self.status, self.deadline = status, math.inf
+                self.status, self.deadline = status, now() + LEFTOVER_GRACE
 
-
-def _signal_all(signum: int) -> None:
-    for pid in descendants():
-        try_call(os.kill, pid, signum)
+    def _signal_all(self, signum: int) -> None:
+        for pid in descendants(self._spared()):
+            try_call(os.kill, pid, signum)
 
 
 def _exit_status(status: int) -> int:
