@@ -51,9 +51,11 @@ def http(url: str) -> Steps[str]:
         connection = yield from connect_any(addresses)
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        netloc = parts.netloc.rpartition("@")[2]
+        # Without the zone of an IPv6 address, which has a meaning on this host only.
+        name = f"[{host.partition('%')[0]}]" if ":" in host else host
+        netloc = f"{name}:{parts.port}" if parts.port else name
         connection.send(
-            f"GET {target} HTTP/1.0\r\nHost: {netloc}\r\nUser-Agent: kolla_mesos_start\r\n"
+            f"GET {target} HTTP/1.1\r\nHost: {netloc}\r\nUser-Agent: kolla_mesos_start\r\n"
             "Accept: */*\r\nConnection: close\r\n\r\n".encode()
         )
         answer = b""

@@ -361,6 +361,38 @@ def test_the_headers_are_the_answer(
     thread.join()
 
 
+@pytest.mark.parametrize(
+    ("family", "address", "netloc", "host"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1:{}", "127.0.0.1:{}"),
+        (socket.AF_INET6, "::1", "user:secret@[::1]:{}", "[::1]:{}"),
+        (socket.AF_INET, "127.0.0.1", "LOCALHOST:{}", "localhost:{}"),
+    ],
+)
+def test_a_url_is_asked_with_http_1_1(
+    family: socket.AddressFamily, address: str, netloc: str, host: str
+) -> None:
+    """Some servers (Envoy) refuse HTTP/1.0, and HTTP/1.1 without a Host that they can parse."""
+    asked = []
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            asked.extend(connection.recv(1000).decode().split("\r\n"))
+            is_right = asked[0] == "GET /a?b HTTP/1.1" and "Connection: close" in asked
+            connection.sendall(b"HTTP/1.1 %d x\r\n\r\n" % (200 if is_right else 426))
+
+    with socket.socket(family) as listening:
+        listening.bind((address, 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert outcome(lambda: http(f"http://{netloc.format(port)}/a?b"), timeout=10) == ""
+        thread.join()
+    assert f"Host: {host.format(port)}" in asked
+
+
 def test_a_url_that_never_answers(listening: socket.socket) -> None:
     """The time limit ends it, and its connection."""
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
