@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -573,6 +575,72 @@ def test_a_supervised_restart_passes_through_the_election(cluster: Cluster) -> N
     cluster.agents["a"].signal(signal.SIGTERM)
     assert cluster.agents["a"].ends() == 128 + signal.SIGTERM
     eventually(lambda: cluster.names("running") == [], "nothing runs")
+
+
+def start_supervised(cluster: Cluster, **daemon: Any) -> Agent:
+    """Host a alone, with an interpreter of its own, and standard output in a file of its own."""
+    variable(cluster, "one")
+    cluster.data.mkdir()
+    cluster.publish(members=1, daemon={**with_file(cluster, restart=True), **daemon})
+    cluster.put(a="g:5")
+    shutil.copy(os.path.realpath(sys.executable), cluster.data / "python")
+    launcher = ("sh", "-c", 'shift; exec "$PYTHON" "$@" >out', "sh")
+    environ = {
+        "KOLLA_START_MODE": "supervise",
+        "PYTHON": str(cluster.data / "python"),
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+    }
+    agent = cluster.agents["a"] = cluster.containers.start(SERVICE, "a", under=launcher, **environ)
+    cluster.forms(1, "a")
+    return agent
+
+
+def test_a_restart_through_the_election_keeps_standard_output(cluster: Cluster) -> None:
+    agent = start_supervised(cluster)
+    variable(cluster, "two")
+    cluster.forms(2, "a")
+    daemons = [pid for pid in agent.processes if str(MEMBER).encode() in _command_line(pid)]
+    assert [os.readlink(f"/proc/{pid}/fd/1") for pid in daemons] == [f"{agent.directory}/out"]
+
+
+def _command_line(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "reason"), [(None, 127, "No such file or directory"), (0o644, 126, "Permission denied")]
+)
+def test_a_restart_through_the_election_needs_its_interpreter(
+    cluster: Cluster, mode: int | None, status: int, reason: str
+) -> None:
+    """For example, an update of the image's files has removed it."""
+    held = 'while [ -e "$0" ]; do sleep 0.05; done'  # The restart waits until the interpreter is gone.
+    hold = cluster.data / "held"
+    agent = start_supervised(cluster, before_stop={"command": ["sh", "-c", held, str(hold)], "timeout": 600})
+    hold.touch()
+    variable(cluster, "two")
+    agent.says("running before_stop")
+    interpreter = cluster.data / "python"
+    interpreter.unlink() if mode is None else interpreter.chmod(mode)
+    hold.unlink()
+    assert agent.ends() == status
+    ended = json.loads(cluster.zk.get(f"{cluster.deployment.path}/status/a/{ROLE}/ended")[0])
+    assert (ended["status"], ended["retriable"]) == (status, False)
+    assert f"it can't be started again, with its new files: {reason}: {interpreter}" in ended["reason"]
+    eventually(lambda: not agent.processes, "no process is left")
+
+
+def test_a_stop_during_the_election_of_a_restart_ends_the_container(cluster: Cluster) -> None:
+    agent = start_supervised(cluster, drain=0.1)
+    (cluster.data / "a" / "fail").write_text("3")
+    variable(cluster, "two")
+    agent.says("this host is no candidate yet")
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 128 + signal.SIGTERM
+    assert cluster.names("running") == []
+    eventually(lambda: not agent.processes, "no process is left")
 
 
 def test_only_the_service_may_change_its_election(cluster: Cluster, tmp_path: Path) -> None:
