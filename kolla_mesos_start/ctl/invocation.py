@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import textwrap
@@ -127,6 +128,7 @@ class Invocation:
         self.out, self.err = OutputConsole(), OutputConsole(stderr=True)
         self._stack = stack
         self._client: OperatorClient | None = None
+        self.limit = math.inf  # seconds for an answer, if that is less than KOLLA_ZK_CONNECT_TIMEOUT
 
     @property
     def as_json(self) -> bool:
@@ -206,7 +208,7 @@ class Invocation:
             found = settings.parse(kept, names=self._names())
         except BadEnvironment as error:
             raise BadConnection(error.issues) from error
-        return found if found.connect_timeout else found._replace(connect_timeout=CONNECT_TIMEOUT)
+        return found._replace(connect_timeout=min(found.connect_timeout or CONNECT_TIMEOUT, self.limit))
 
     def _names(self) -> Mapping[str, str]:
         """The option for each variable whose value was given by an option."""

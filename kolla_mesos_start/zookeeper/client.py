@@ -354,6 +354,10 @@ class Client:
         """The operation that creates a znode."""
         return wire.Create(path, data, self.acl, flags)
 
+    def until(self, condition: Callable[[], object]) -> None:
+        """Run the loop until then: every request waits here, however long an outage lasts."""
+        self.loop.wait(condition)
+
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected. Raises Outage if it is unknown whether it was applied.
 
@@ -364,7 +368,7 @@ class Client:
         if meanwhile:
             self.session.flush()
             meanwhile()
-        self.loop.wait(lambda: reply.done)
+        self.until(reply.is_done)
         if reply.error is None:
             return reply.value
         if isinstance(reply.error, wire.OUTAGE):
@@ -450,7 +454,7 @@ class Client:
         results: dict[T, Any] = {}
         while missing := [key for key in operations if key not in results]:
             replies = self._send([operations[key] for key in missing])
-            self.loop.wait(lambda replies=replies: all(reply.done for reply in replies))  # type: ignore[misc]
+            self.until(lambda replies=replies: all(reply.done for reply in replies))  # type: ignore[misc]
             for key, reply in zip(missing, replies):
                 if not isinstance(reply.error, wire.OUTAGE):
                     results[key] = reply.value if reply.error is None else reply.error
@@ -458,7 +462,7 @@ class Client:
 
     def _send(self, operations: Sequence[Any]) -> list[_Reply]:
         """Send the requests together, once connected."""
-        self.loop.wait(lambda: self.connected)
+        self.until(lambda: self.connected)
         replies = []
         for operation in operations:
             reply = _Reply()

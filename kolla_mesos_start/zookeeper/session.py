@@ -197,7 +197,7 @@ class Session:
 
     `timeout` is in seconds: the requested one, then the one that the server granted. `connected`: requests
     may be sent. `sessions` counts the sessions so far: an expired one is replaced, and `former` has the ids
-    of earlier ones. `zxid` is the youngest one seen.
+    of earlier ones. `zxid` is the youngest one seen. `answers` counts those to requests.
     """
 
     def __init__(
@@ -214,6 +214,7 @@ class Session:
         self.timeout = self._asked_timeout = timeout
         self.sessions, self.former = int(bool(session_id)), set[int]()
         self.connected = self.closed = self._closing = False
+        self.answers = 0
         self.quiet = False  # whether outages are not logged
         self._connected_handlers: list[Callable[[], object]] = []
         self._watch_handlers: list[Callable[[str], object]] = []
@@ -646,6 +647,7 @@ class Session:
         elif failure is None:
             self._admitted, self._refusals = True, 0
         self._pending.popleft()  # Not earlier: an unreadable reply is no answer.
+        self.answers += 1
         self._answered_at = min(self._answered_at, now())
         # Its size is not the cause. (A read of the same znode proves nothing.)
         if self._suspect and len(request.operation.serialize()) > SMALL:

@@ -17,6 +17,7 @@ from kolla_mesos_start.ctl.live.rollouts import why_keep
 from kolla_mesos_start.ctl.subcommand import FORMAT, argument, subcommand
 from kolla_mesos_start.ctl.text import NotThere, few, seconds
 from kolla_mesos_start.ctl.zk import connection
+from kolla_mesos_start.ctl.zk.connection import LEAST
 from kolla_mesos_start.definition.strings import DAEMON
 from kolla_mesos_start.errors import BadUsage, DependenciesNotSatisfied
 
@@ -57,16 +58,17 @@ def wait(invocation: Invocation) -> int:
     restarts are missing, and names the containers and the changes that they lack.
 
     The exit status is 0 once all are up, 1 after an early end, 75 after the timeout. `--format json` prints
-    only the outcome (up, failed, restart or timeout), at the end.
+    only the outcome (up, failed, restart or timeout), at the end. It is 69 if ZooKeeper does not answer.
     """
     options, began = invocation.options, time.monotonic()
     asked = [_goal(word) for word in options.services]
     is_quiet = options.quiet or invocation.as_json
     out = Console(quiet=True) if is_quiet else invocation.out
+    timeout = math.inf if options.timeout is None else options.timeout
+    deadline, invocation.limit = began + timeout, max(timeout, LEAST)
     source = mirror(invocation, watching=True)
     # Our server must have received what was published through another one.
     connection.sync(invocation.client, invocation.znodes.deployment)
-    deadline = math.inf if options.timeout is None else began + options.timeout
     watch = Watch(asked, out, began)
     with out.status("") as line:
         while True:
@@ -77,6 +79,7 @@ def wait(invocation: Invocation) -> int:
             roles = few(service.role for service in left)
             line.update(f"waiting for {roles} for {time.monotonic() - began:.0f} s")
             source.wait(max(0.0, min(TICK, deadline - time.monotonic())))
+            invocation.client.limit = max(deadline - time.monotonic(), LEAST)
     outcome, took, missing = watch.outcome(left), time.monotonic() - began, [each.role for each in left]
     words, status = OUTCOMES[outcome]
     if invocation.as_json:

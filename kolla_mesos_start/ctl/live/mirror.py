@@ -67,7 +67,11 @@ class Mirror:
         return self._view.denied
 
     def wait(self, timeout: float | None = None, quiet: float = QUIET) -> bool:
-        """Wait for a change, and `quiet` seconds for others; False if none came in `timeout` seconds."""
+        """Wait for a change, and `quiet` seconds for others; False if none came in `timeout` seconds.
+
+        An outage may last for any time from now on.
+        """
+        self._client.limit = math.inf
         deadline = math.inf if timeout is None else now() + timeout
         if not self._client.loop.wait(lambda: bool(self._stale), deadline):
             return False

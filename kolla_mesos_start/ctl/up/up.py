@@ -43,7 +43,7 @@ from kolla_mesos_start.ctl.up.private_zookeeper import HOST, PrivateZooKeeper, f
 from kolla_mesos_start.ctl.up.progress import LogStream, ProgressRow, ProgressView, row
 from kolla_mesos_start.ctl.validate.rules import validate
 from kolla_mesos_start.ctl.zk import connection
-from kolla_mesos_start.ctl.zk.connection import ChangedMeanwhile, OperatorClient
+from kolla_mesos_start.ctl.zk.connection import LEAST, ChangedMeanwhile, OperatorClient
 from kolla_mesos_start.ctl.zk.publication import check_chroot
 from kolla_mesos_start.ctl.zk.published import OF_UP
 from kolla_mesos_start.ctl.zk.services import used_variables
@@ -62,7 +62,7 @@ LONGEST_RUN_DIR = len("/run/99")  # bytes
 PORT = "port"  # the variable that each container is given
 LOOK_EVERY = 0.05  # seconds
 STARTS_AGAIN = "everything that was started has ended: correct the cause, and run `up` again"
-START_TIMEOUT, ZOOKEEPER_TIMEOUT, REPLY_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 60.0, 5.0  # seconds
+START_TIMEOUT, ZOOKEEPER_TIMEOUT, CLEANUP_TIMEOUT = 600.0, 60.0, 5.0  # seconds
 LOGS_SHOWN, PLACES_SHOWN = 3, 20
 GRACE, SHORT_GRACE = 10.0, 1.0  # seconds between TERM and KILL
 # Seconds until something is started again: at first, and at most. The delay doubles each time, as with
@@ -96,7 +96,6 @@ class Up:
         self._created: list[str] = []  # znodes, deepest first
         self._was_away = False
         self._loop = Loop()  # of the connection, and of signals
-        self._deadline = math.inf  # of the request that is awaited
         self._is_ending = False
         self._show: Callable[[], None]
 
@@ -118,17 +117,16 @@ class Up:
         else:
             self._say(f"ZooKeeper: {environ['KOLLA_ZK_HOSTS']}")
         self.client = client = self.deployment.client = connection.connect(config, self._loop)
-        self._aside(lambda: check_chroot(client, config))
+        check_chroot(client, config)
         if self.zookeeper:
-            server = self.zookeeper
-            self._aside(lambda: server.secure(client))
-        self._aside(self._claim)
+            self.zookeeper.secure(client)
+        self._claim()
         self._say(f"publish {short(self.source)} to {self.deployment.path}")
-        self.console.print(f"  {self._aside(lambda: self.deployment.publish_contents(prepared))}")
+        self.console.print(f"  {self.deployment.publish_contents(prepared)}")
         self._await_start()
         self.is_up = True
         self._say("the timeline of the start")
-        self.console.print("\n".join(self._aside(self._timeline)))
+        self.console.print("\n".join(self._timeline()))
         if self.stays or self.is_kept:
             self._show_places()
         if self.stays:
@@ -216,11 +214,12 @@ class Up:
         self._created = [path, *sorted(above, key=len, reverse=True)]
 
     def _await_start(self) -> None:
-        deployment = self.deployment
+        deployment, client, deadline = self.deployment, self.deployment.client, now() + self.timeout
         self._say(f"starting {counted(len(deployment.containers), 'container')} at once")
         starting: AbstractContextManager[None] = nullcontext()
+        limit = client.limit
         if self.is_quiet:
-            deployment.client.session.quiet = True  # The view shows the loss of the connection.
+            client.session.quiet = True  # The view shows the loss of the connection.
             view = ProgressView(self._rows, self.console)
             self._show, starting = view.show, view.starting()
         else:
@@ -241,11 +240,13 @@ class Up:
 
         def settled() -> bool:
             self._show()
-            return has_failed() or (deployment.seems_up and self._aside(lambda: deployment.is_up))
+            client.limit = max(deadline - now(), LEAST)
+            return has_failed() or (deployment.seems_up and deployment.is_up)
 
         with starting:
             is_settled = self._until(settled, self.timeout)
             self._show()
+        client.limit = limit
         if has_failed():
             raise Failed(self._why("the deployment did not come up"))
         if not is_settled:
@@ -264,8 +265,8 @@ class Up:
     def _why(self, what: str) -> str:
         """What happened, the root causes, and the ends of the logs of containers that ended."""
         self.kept_logs = [container.log for container in self.deployment.containers]
-        self._until(lambda: self._aside(lambda: self.deployment.broken_told), TOLD_TIMEOUT)
-        seen, found = self._aside(lambda: explanation.read_and_explain(self.deployment.live))
+        self._until(lambda: self.deployment.broken_told, TOLD_TIMEOUT)
+        seen, found = explanation.read_and_explain(self.deployment.live)
         lines = [what, *(line.whole().plain for line in explanation.lines(seen, found, ()))]
         for container in self.deployment.broken[:LOGS_SHOWN]:
             ended = row(container)
@@ -356,14 +357,13 @@ class Up:
     def _leave(self, client: OperatorClient) -> None:
         """Remove what was published, and close the session."""
 
-        def remove() -> None:
+        client.begin_again()
+        client.limit = CLEANUP_TIMEOUT
+        try:
             for path in self._created:
                 with suppress(ChangedMeanwhile):  # Others use the prefix too.
                     below = connection.below(client, [path]) if path is self._created[0] else []
                     connection.remove_all(client, [*below, path], {})
-
-        try:
-            self._aside(remove, CLEANUP_TIMEOUT)
         except AgentError:
             for path in self._created[:1]:
                 self._complain(f"{path} may be left in ZooKeeper; remove it: deleteall {path}")
@@ -385,10 +385,8 @@ class Up:
             pass  # A timer was due. The caller reports the error that came first.
 
     def _tick(self) -> None:
-        """Check repeatedly for everything that ends a wait for ZooKeeper."""
+        """Check repeatedly whether the private ZooKeeper has ended, which ends every wait for it."""
         self._loop.call_at(now() + LOOK_EVERY, self._tick)
-        if now() >= self._deadline:
-            raise AgentError("no answer of ZooKeeper in time")
         if not (self._is_ending or self.is_up) and self.zookeeper and self.zookeeper.has_ended:
             raise AgentError(f"ZooKeeper has ended; {self.zookeeper.last_lines()}")
 
@@ -401,14 +399,6 @@ class Up:
         while not (value := condition()) and now() < deadline:
             self._loop.sleep(LOOK_EVERY)
         return value
-
-    def _aside(self, work: Callable[[], T], seconds: float = REPLY_TIMEOUT) -> T:
-        """The result of `work`, which asks ZooKeeper; AgentError after so many seconds."""
-        self._deadline = now() + seconds
-        try:
-            return work()
-        finally:
-            self._deadline = math.inf
 
     def _complain(self, text: str) -> None:
         """Print an error."""

@@ -1,6 +1,7 @@
 """The operator's connection to ZooKeeper: the agent's own client, and the requests that the tools make.
 
-A request waits for as long as an outage lasts, and is sent again after it. Ctrl-C ends it.
+A request is sent again after an outage. An answer may take as long as the first connection; a command that
+follows the deployment sets another limit. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from kolla_mesos_start.ctl.directory.acl import NODE, Acl, Plan, joined, parse
 from kolla_mesos_start.ctl.text import NotThere
 from kolla_mesos_start.errors import (
     DONE,
+    NO_ANSWER,
     AccessDenied,
     AgentError,
     BadDefinition,
+    NoConnection,
     NoRight,
     WrongCredential,
 )
@@ -61,6 +64,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 QUIET = 2.0  # seconds after which a connection that is not made yet is reported
+LEAST = 2.0  # seconds for an answer, however little time a command has left
 TRIES = 50  # of a change: each fails only if somebody writes between two requests
 # How others changed a znode, so that a transaction was refused.
 MEANWHILE = {
@@ -121,6 +125,8 @@ class OperatorClient(Client):
     expected = MappingProxyType({**Client.expected, Delete: (*Client.expected[Delete], NotEmptyError)})
 
     def __init__(self, settings: Settings, loop: Loop) -> None:
+        self.limit = settings.connect_timeout or math.inf  # seconds for which an answer is awaited
+        self._answers, self._since = -1, 0.0  # how many there were when we began to wait for the next one
         servers = settings.servers
         servers.source = "--hosts or KOLLA_ZK_HOSTS"
         super().__init__(servers, settings.session_timeout, settings.znode_acl, loop)
@@ -133,6 +139,29 @@ class OperatorClient(Client):
 
     def close(self) -> None:
         INTERRUPTS.call(super().close, deferred=True)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Raises NoConnection after `limit` seconds without an answer to any request.
+
+        A request that is sent again after an outage has no more time; what is asked after the end of the
+        limit fails at once.
+        """
+        session, loop = self.session, self.loop
+        while not condition():
+            if self._answers != session.answers:
+                self._answers, self._since = session.answers, now()
+            if not loop.wait(
+                lambda: condition() or self._answers != session.answers, self._since + self.limit
+            ):
+                what = "answer of" if session.id else "connection to"
+                raise NoConnection(
+                    f"no {what} ZooKeeper at {session.servers} within {self.limit:.3g} s:"
+                    f" {session.error or NO_ANSWER}; check {session.servers.advice}"
+                )
+
+    def begin_again(self) -> None:
+        """Give the next request its full time, although a signal has interrupted the last one."""
+        self._answers = -1
 
     def _send(self, operations: Sequence[Any]) -> list[Any]:
         send = super()._send
@@ -223,15 +252,18 @@ def connect(settings: Settings, loop: Loop | None = None) -> OperatorClient:
 
     Raises NoConnection past KOLLA_ZK_CONNECT_TIMEOUT. Refused credentials are met by the first request.
     """
-    client, limit = OperatorClient(settings, loop or InterruptibleLoop()), settings.connect_timeout
-    begun = now()
+    client = OperatorClient(settings, loop or InterruptibleLoop())
     client.session.quiet = True  # Only an outage is worth a line.
-    try:
-        quiet = QUIET if limit is None else min(QUIET, limit)
-        if not client.loop.wait(lambda: client.connected, now() + quiet) and quiet != limit:
-            until = f" (gives up after {limit:g} s)" if limit else ""
+
+    def report() -> None:
+        if not client.session.id:
+            until = f" (gives up after {client.limit:g} s)" if client.limit < math.inf else ""
             log.warning("connecting to ZooKeeper at %s%s%s", settings.hosts, settings.chroot, until)
-        client.connect(limit, begun=begun)
+
+    if client.limit > QUIET:
+        client.loop.call_at(now() + QUIET, report)
+    try:
+        client.until(lambda: client.connected)
     except BaseException:
         client.close()
         raise
@@ -544,7 +576,7 @@ def acquire(client: Client, queues: Queues, lock: str, limit: float = 0.0) -> st
     while (contender := queues.turn(lock)) is None:
         if not all(map(watches.is_known, queues.queries(lock))):
             watches.watch(queues.queries(lock))
-            client.loop.wait(watches.fresh)  # The contender before us may be dead.
+            client.until(watches.fresh)  # The contender before us may be dead.
             continue
         seen = watches.changes
         if not client.loop.wait(lambda seen=seen: watches.changes > seen, deadline):  # type: ignore[misc]
