@@ -70,6 +70,11 @@ class LaunchFile(NamedTuple):
         """Whether it has one container on each host of its role."""
         return self.of(service).replicas == EACH
 
+    def placed(self, service: str, wanted: int) -> Sequence[str]:
+        """The hosts that get its containers; empty without placement."""
+        hosts = self.hosts_of(service)
+        return hosts if self.is_on_each(service) else hosts[:wanted]
+
     @property
     def adds_to_pods(self) -> bool:
         """Whether it contains parts of pod templates."""
@@ -97,8 +102,7 @@ class LaunchFile(NamedTuple):
         """
         users: dict[tuple[str, int], str] = {}
         for service in ports:
-            hosts = self.hosts_of(service)
-            for host in hosts if self.is_on_each(service) else hosts[: wanted.get(service, 1)]:
+            for host in self.placed(service, wanted.get(service, 1)):
                 for port in ports[service] if self.of(service).network != OWN else ():
                     other = users.setdefault((host, port), service)
                     if other != service:

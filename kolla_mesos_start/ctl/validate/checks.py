@@ -52,9 +52,10 @@ class ServiceIssue(NamedTuple):
 class ServiceReading(NamedTuple):
     """A service as its agents will read it; without a graph if it is unreadable.
 
-    `commands` are the names of its commands and its daemon, None if unknown. `hosts` are those with values of
-    their own. `steps` has the commands for each of them (under "" if there are none). `wanted` is the number
-    of instances, None if only an agent knows it. `service_keys` are the keys beside the daemon.
+    `commands` are the names of its commands and its daemon, None if unknown. `hosts` are those on which
+    launch.yml places it: values for a host do not mean that it runs there, or only there. `steps` has the
+    commands for each host with values of its own, and under "" those for others. `wanted` is the number of
+    instances, None if only an agent knows it. `service_keys` are the keys beside the daemon.
     """
 
     name: str
@@ -199,7 +200,7 @@ def scopes_that_cannot_meet(readings: Sequence[ServiceReading]) -> Iterator[Serv
         if dependency.scope == LOCAL and alone:
             message = (
                 f"{dependency.path} of scope local is never on {', '.join(alone)}: "
-                f"{owner.name} has values for {', '.join(sorted(owner.hosts))}"
+                f"launch.yml places {owner.name} on {', '.join(sorted(owner.hosts))}"
             )
             yield ServiceIssue(ERROR, service.name, label, message)
 
@@ -306,11 +307,12 @@ def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssu
 
 
 def ports_used_twice(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
-    """Two daemons on the same named host that are checked at the same port."""
+    """Two daemons that launch.yml places on the same host, and that are checked at the same port."""
     users: dict[tuple[str, int], str] = {}
     for each in readings:
         for host in each.hosts:
-            daemon = next((step for step in each.steps.get(host, ()) if step.command.is_daemon), None)
+            steps = each.steps.get(host) or each.steps.get("", ())
+            daemon = next((step for step in steps if step.command.is_daemon), None)
             port = daemon and daemon.command.ready and _port(daemon.command.ready)
             other = users.setdefault((host, port), each.name) if port else each.name
             if other != each.name:

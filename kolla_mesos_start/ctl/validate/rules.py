@@ -304,8 +304,10 @@ def _if_known(text: Text, znodes: Znodes, variables: Mapping[str, str]) -> str |
 
 
 def _reading(known: _Known, service: Service) -> ServiceReading:
-    """Read one service as its agents will, on every host that has values of its own."""
-    hosts = tuple(service.variables.hosts)
+    """Read one service as its agents will: on every host that has values of its own, and on others."""
+    launched, hosts = known.deployment.launch, [*service.variables.hosts]
+    if not hosts or not set(hosts).issuperset(launched.hosts_of(service.name)):
+        hosts.append("")
     document = None
     try:
         # If its file could not be read, that is reported elsewhere.
@@ -313,17 +315,17 @@ def _reading(known: _Known, service: Service) -> ServiceReading:
     except BadDefinition as error:
         known.issues.extend(from_definition(service.name, issue) for issue in error.issues)
     if document is None:
-        return ServiceReading(service.name, None, None, hosts, {}, None)
+        return ServiceReading(service.name, None, None, (), {}, None)
     daemon = _service(document).get(DAEMON)
     # What the daemon's templates see of its election.
     elected = example() if isinstance(daemon, dict) and daemon.get(ELECTION) else None
     graph, wanted, steps = None, None, {}
-    for host in hosts or ("",):
+    for host in hosts:
         on_host = _OnHost(known, service, host, elected)
         graph, wanted = on_host.graph(document), on_host.wanted(document)
         steps[host] = on_host.steps(graph)
-    keys = frozenset(_service(document))
-    return ServiceReading(service.name, frozenset(_names(document)), graph, hosts, steps, wanted, keys)
+    keys, placed = frozenset(_service(document)), launched.placed(service.name, wanted or 0)
+    return ServiceReading(service.name, frozenset(_names(document)), graph, placed, steps, wanted, keys)
 
 
 def _names(document: Document) -> Iterator[str]:

@@ -45,7 +45,7 @@ def _needs(
         document = load(service.definition)
     except BadDefinition:
         return
-    for values in service.variables.hosts.values() or [{}]:
+    for values in ({}, *service.variables.hosts.values()):
         contents = {**deployment.variables, **service.variables.own, **values}
         variables = {name: data.decode(errors="replace") for name, data in contents.items()}
         for command in known_graph(document, znodes, {**variables, **given}).all_commands:

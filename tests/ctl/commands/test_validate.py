@@ -107,6 +107,12 @@ def cluster(old: str, new: str, **more: str) -> dict[str, str | bytes]:
     }
 
 
+def placed(db: str, web: str) -> str:
+    """A launch.yml in which each service has one container on each of these hosts."""
+    service = "{{image: i, placement: {0}, replicas: each}}".format
+    return f"hosts: {{db: {db}, web: {web}}}\nservices:\n  infra/db: {service('db')}\n  shop/web: {service('web')}\n"
+
+
 TASK = db(DB[DB.index("service:") :], "")
 
 
@@ -119,6 +125,20 @@ def test_an_election_is_no_mistake(tmp_path: Path) -> None:
     """Templates of the daemon see its result."""
     assert found_in(tmp_path / "a", cluster("", "")) == []
     assert found_in(tmp_path / "b", cluster("", "", launch_yml=LAUNCH)) == []
+
+
+def test_a_value_for_a_host_is_no_placement(tmp_path: Path) -> None:
+    """A service with values for h1 may run anywhere: `restart --host` leaves one, and so does `set`."""
+    values = {
+        **web("- db/sync", "- {path: db/sync, scope: local}"),
+        "services__infra__db__variables_yml": "h1: {rack: a}\n",
+        "services__shop__web__variables_yml": "h1: {web_port: 3306}\nh2: {web_port: 3306}\n",
+    }
+    assert found_in(tmp_path / "a", values) == []
+    needed = {**conf("{{ rack }}\n"), "services__shop__web__variables_yml": "h1: {rack: a}\n"}
+    assert found_in(tmp_path / "b", needed) == []
+    found = found_in(tmp_path / "c", {**needed, "launch_yml": placed(db="[h1, h2]", web="[h1, h2]")})
+    assert [each.message.partition(",")[0] for each in found] == ["file web.conf needs the variable 'rack'"]
 
 
 def test_an_upgrade_is_no_mistake(tmp_path: Path) -> None:
@@ -261,13 +281,13 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
      "service.instances: expected a whole number"),
     "a port used twice on a host": (
         {
-            "services__infra__db__variables_yml": "h1: {rack: a}\n",
-            "services__shop__web__variables_yml": "h1: {web_port: 3306}\nh2: {web_port: 3306}\n",
+            "launch_yml": placed(db="[h1, h2]", web="[h2]"),
+            "services__shop__web__variables_yml": "h2: {web_port: 3306}\n",
         },
         "error",
         WEB_YML,
         10,
-        "port 3306 of host h1 is used by infra/db too",
+        "port 3306 of host h2 is used by infra/db too",
     ),
     "a port that there can't be": ({"services__shop__web__variables_yml": "web_port: 80000\n"}, "error",
      WEB_YML, 10, "service.daemon.ready.http: expected a port from 1 to 65535"),
@@ -276,13 +296,12 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     "scopes that can't meet": (
         {
             **web("- db/sync", "- {path: db/sync, scope: local}"),
-            "services__infra__db__variables_yml": "h1: {rack: a}\n",
-            "services__shop__web__variables_yml": "h1: {rack: a}\nh2: {rack: a}\n",
+            "launch_yml": placed(db="[h1, h3]", web="[h2]"),
         },
         "error",
         WEB_YML,
         5,
-        "db/sync of scope local is never on h2: infra/db has values for h1",
+        "db/sync of scope local is never on h2: launch.yml places infra/db on h1, h3",
     ),
     "a daemon without a check": (db('    ready: {tcp: "{{ port }}"}\n', ""), "warning", DB_YML, 10,
      "web/daemon waits for it, but it has no `ready` check"),
