@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, counted
 from kolla_mesos_start.ctl.directory.secrecy import is_secret
 from kolla_mesos_start.ctl.text import nearest
+from kolla_mesos_start.definition import argv
 from kolla_mesos_start.definition.model import (
     Command,
     Dependency,
@@ -288,6 +289,42 @@ def unlisted_generations(readings: Sequence[ServiceReading]) -> Iterator[Service
                 yield ServiceIssue(ERROR, each.name, f"service.{DAEMON}.generations", message)
 
 
+def variables_that_a_shell_drops(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
+    """dash and ash pass on only variables whose names they could use themselves."""
+    for each in readings:
+        for command in each.known:
+            # An impossible name is an error already.
+            names = [
+                name for name, _ in command.env if re.fullmatch(r"(?![A-Za-z_]\w*\Z)[^=\0]+", name, re.A)
+            ]
+            for name in names if any(map(_runs_a_shell, _commands(command))) else ():
+                message = (
+                    f"the shell of {command.name} may drop {name!r}, which is no name in a shell: rename"
+                    " it, or write the command as a list without a shell"
+                )
+                yield ServiceIssue(WARNING, each.name, sublabel(f"{command.label}.env", name), message)
+
+
+def _commands(command: Command) -> Iterator[str | tuple[str, ...]]:
+    """The command and those of its settings, which have the same environment."""
+    yield command.command
+    for each in (command.ready, command.on_change):
+        if each and each.kind == "command" and isinstance(each.value, (str, tuple)):
+            yield each.value
+    if command.before_stop:
+        yield command.before_stop.command
+    if command.election:
+        yield command.election.start
+    yield from (file.check for file in command.files if file.check)
+
+
+def _runs_a_shell(command: str | tuple[str, ...]) -> bool:
+    try:
+        return argv.parse(command).argv[0].rpartition("/")[2] in ("sh", "dash", "ash")
+    except ValueError:
+        return False  # Reported as an error.
+
+
 def files_in_the_way(readings: Sequence[ServiceReading]) -> Iterator[ServiceIssue]:
     """Different files with the same `dest`, and a `dest` below another one."""
     for service, steps in ((each.name, steps) for each in readings for steps in each.steps.values()):
@@ -400,6 +437,7 @@ CHECKS = (
     mixed_generations,
     generations_that_cannot_be,
     unlisted_generations,
+    variables_that_a_shell_drops,
     files_in_the_way,
     ports_used_twice,
     checks_at_no_port,
