@@ -31,7 +31,7 @@ MAX_NUMBER = 1_000_000_000
 
 _BY_TEMPLATE = ", but its template rendered to something else"
 _INTEGER = r"\s*-?[0-9]{1,18}\s*"
-_SECONDS = r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?\s*"
+_SECONDS = r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2})?\s*"
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 # The messages of the JSON parser, by their beginnings, in plainer words.
 _PLAIN = {
@@ -126,13 +126,20 @@ def _decode(data: bytes) -> str:
         raise BadDefinition([Issue(f"not UTF-8 text, line {line} column {column}", line=line)]) from error
 
 
+class WrittenNumber(float):
+    """A number that knows its text: the version 3.10 is not 3.1."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 def _finite(literal: str) -> int | float | None:
     """The number, or None for NaN, an infinity, or too many characters."""
     if len(literal) > _DIGITS:  # int() refuses long text since Python 3.11, and is slow before.
         return None
     if literal.lstrip("-").isdigit():
         return int(literal)
-    value = float(literal)
+    value = WrittenNumber(literal)
     return value if abs(value) < float("inf") else None
 
 

@@ -16,7 +16,15 @@ from __future__ import annotations
 import json
 
 from kolla_mesos_start.definition import argv, strings
-from kolla_mesos_start.definition.document import Fields, Reading, digest, json_type, nearest, to_boolean
+from kolla_mesos_start.definition.document import (
+    Fields,
+    Reading,
+    WrittenNumber,
+    digest,
+    json_type,
+    nearest,
+    to_boolean,
+)
 from kolla_mesos_start.definition.model import (
     BeforeStop,
     Command,
@@ -253,7 +261,7 @@ def dependencies(fields: Fields, key: str) -> tuple[Dependency | Members | Exter
 
 
 def env(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
-    """Variables of the environment. null is empty text, which KOLLA_BOOTSTRAP needs; others as in JSON."""
+    """Variables of the environment. null is empty text, which KOLLA_BOOTSTRAP needs; others as written."""
     found = []
     for name, value in fields.mapping(key).items():
         label = sublabel(fields.label_of(key), name)
@@ -261,7 +269,8 @@ def env(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
             expected = "expected text, a number, true, false or null"
             fields.reading.report(label, f"{expected}, found {json_type(value)}")
             continue
-        text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+        text = value.text if isinstance(value, WrittenNumber) else text
         fields.reading.check_name(label, name, strings.bad_variable)
         fields.reading.check(Text(label, text), strings.any_text)
         found.append((name, text))

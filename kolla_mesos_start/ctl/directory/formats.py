@@ -4,7 +4,8 @@ It knows no key of a definition. The value of a variable is its text as written.
 
 YAML is strict: plain words have their meaning in JSON, and no key occurs twice. Usual YAML turns `yes` into
 true, `0644` into 420 and `30:15` into 1815. Here a plain word is its text, except numbers, `true`, `false`
-and `null` as in JSON (`~` and an empty value are null too). A key is always text.
+and `null` as in JSON (`~` and an empty value are null too). In a definition `3.10` and `1e3` stay text: JSON
+would write `3.1` and `1000.0`. A key is always text.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def definition(path: Path) -> bytes:
     data = read(path)
     if path.suffix == ".json":
         return data
-    content = _yaml(data, numbers=True)
+    content = _yaml(data, _AsWritten)
     if content is None:
         raise BadDefinition(["empty: expected `commands`, `service`, or both"])
     try:
@@ -128,13 +129,13 @@ def definition(path: Path) -> bytes:
 
 def document(data: bytes) -> object:
     """The content of YAML with the plain words of JSON. Raises BadDefinition."""
-    return _yaml(data, numbers=True)
+    return _yaml(data, _Definition)
 
 
 def typed(path: Path) -> Any:
     """The content of a file with the numbers and booleans of JSON. Raises BadDefinition."""
     data = read(path)
-    return json.loads(data) if path.suffix == ".json" else _yaml(data, numbers=True)
+    return json.loads(data) if path.suffix == ".json" else _yaml(data, _Definition)
 
 
 def values(path: Path) -> Mapping[str, object]:
@@ -325,13 +326,23 @@ _resolve(_Definition, "int", r"-?(0|[1-9][0-9]*)\Z", "-0123456789")
 _resolve(_Definition, "float", r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z", "-0123456789")
 
 
-def _yaml(data: bytes, *, numbers: bool = False) -> object:
-    """The content of the YAML; BadDefinition if it can't be read.
+class _AsWritten(_Definition):
+    """A number that JSON would write in another way is its text: the version 3.10 is not 3.1."""
 
-    `numbers`: plain words may be numbers and booleans, as in JSON; else all are text.
-    """
+
+def _number(loader: _AsWritten, node: yaml.ScalarNode) -> object:
+    value = json.loads(node.value)
+    return value if json.dumps(value) == node.value else node.value
+
+
+_AsWritten.add_constructor("tag:yaml.org,2002:int", _number)
+_AsWritten.add_constructor("tag:yaml.org,2002:float", _number)
+
+
+def _yaml(data: bytes, loader: type[_Values] = _Values) -> object:
+    """The content of the YAML; BadDefinition if it can't be read."""
     try:
-        return yaml.load(data, _Definition if numbers else _Values)  # A SafeLoader.
+        return yaml.load(data, loader)  # A SafeLoader.
     except yaml.MarkedYAMLError as error:
         raise BadDefinition([_placed(_plain(error, data), error.problem_mark)]) from None
     except yaml.YAMLError as error:

@@ -70,6 +70,13 @@ def test_a_command_needs_no_key_but_its_command() -> None:
     )
 
 
+def test_a_number_in_env_is_the_text_that_is_written() -> None:
+    """The version 3.10 is not 3.1."""
+    data = b'{"commands": {"a": {"command": "a", "timeout": 1.50, "env": {"V": 3.10, "E": 1e3, "F": 1.0}}}}'
+    (found,) = keys.build(load(data), SERVICE, lambda text: text.text).commands
+    assert (found.env, found.timeout) == ((("V", "3.10"), ("E", "1e3"), ("F", "1.0")), 1.5)
+
+
 def test_by_default_a_daemon_is_ready_when_it_notifies_or_after_20_seconds() -> None:
     """The default of `ready`; the daemon is a command of the name `daemon` otherwise."""
     found = daemon()
@@ -114,6 +121,7 @@ GOOD: list[tuple[ANY, ANY]] = [
     (command(env=None).env, ()),
     (command(env={"A": "a", "B": None, "C": 5, "D": 0.5, "E": True, "F": False}).env,
      (("A", "a"), ("B", ""), ("C", "5"), ("D", "0.5"), ("E", "true"), ("F", "false"))),
+    (command(timeout="1e3").timeout, 1000.0),
     (command(files=None).files, ()),
     (command(dependencies=None).dependencies, ()),
     (dependencies("mariadb/daemon"), [Dependency("mariadb/daemon", "global", None, None, False, None)]),
