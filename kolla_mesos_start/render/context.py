@@ -131,6 +131,7 @@ class Renderer:
         self._sandbox: Sandbox | None = None
         self._listed: dict[str, dict[str, bool]] = {}
         self._written: set[str] = set()  # listed services that a template names: not the value of a variable
+        self._ports: dict[str, dict[str, int]] = {}  # by label and listed service: the fewest of an instance
 
     def text(self, text: Text) -> str:
         """The rendered text. It has gaps if something is missing: then `check` raises.
@@ -162,7 +163,7 @@ class Renderer:
         return self._listed.get(f"file {name}", {})
 
     def _noting(self, context: Context, text: Text) -> Context:
-        listed = self._listed.setdefault(text.label, {})
+        listed, ports = self._listed.setdefault(text.label, {}), self._ports.setdefault(text.label, {})
 
         def noting(read: Callable[[str], Sequence[Facts]]) -> Callable[[str], Sequence[Facts]]:
             def noted(service: str) -> Sequence[Facts]:
@@ -171,6 +172,8 @@ class Renderer:
                 names = (service, service.rpartition("/")[2])
                 if any(f"{mark}{name}{mark}" in text.text for name in names for mark in "'\""):
                     self._written.add(service)
+                if read is context.ready_instances and found:
+                    ports[service] = min(len(one.get("ports") or ()) for one in found)
                 return found
 
             return noted
@@ -210,7 +213,17 @@ class Renderer:
                 if not (one.is_variable or some) and service in self._written
             }
             why = f"; no member or ready instance of {', '.join(sorted(nobody))} is present" if nobody else ""
+            for service, some in sorted({each for one in self.missing for each in self._lacking(one)}):
+                what = "no such port" if some else "no port"
+                why += f"; an instance of {service} has registered {what}: give it `ports` in launch.yml"
+                why += ", or set its KOLLA_PORTS"
             raise MissingVariable(f"missing: {', '.join(reports)}{why}")
+
+    def _lacking(self, missing: Missing) -> list[tuple[str, int]]:
+        """The services that a template names, with an instance that may lack this port, and the fewest ports."""
+        found = re.fullmatch(r"item (\d+)|an item of an empty list", missing.name)
+        ports, index = self._ports[missing.label], int(found[1] or 0) if found else -1
+        return [each for each in ports.items() if each[1] <= index and each[0] in self._written]
 
 
 class _Lazy(dict[str, "Any"]):
