@@ -173,7 +173,7 @@ class Published:
                 f"the deployment {self.znodes.deployment} is not there, nor the definition {path}: correct"
                 " KOLLA_APP_ID, or publish it"
             )
-        return f"the definition {path} is not published yet"
+        return f"the definition {path} is not published yet: correct KOLLA_APP_ID, or publish it"
 
     def files(self, names: Iterable[str]) -> tuple[State, dict[str, bytes | None]]:
         """The state of publication before the read, and the content of each file, None if not published."""

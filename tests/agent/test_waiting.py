@@ -387,8 +387,9 @@ def test_a_dependency_is_noticed_while_others_change_all_the_time(
 @pytest.mark.parametrize(
     ("chroot", "prefix", "service", "missing"),
     [
-        ("", "", "none", "the definition {path}/none is not published yet"),
-        ("", "", "empty", "the definition {path}/empty is not published yet"),
+        ("", "", "none",
+         "the definition {path}/none is not published yet: correct KOLLA_APP_ID, or publish it"),
+        ("", "", "empty", "the definition {path}/empty is not published yet: correct"),
         (
             "",
             "-typo",
@@ -438,7 +439,8 @@ def test_a_definition_is_waited_for_up_to_the_limit(
     write(zk, deployment, {"web": ""})
     assert hasty.ends() == 75
     missing = f"the definition: the definition {deployment.path}/web is not published yet"
-    assert (hasty.ending["command"], hasty.ending["reason"]) == (None, f"waited 0 s for {missing}")
+    remedy = "correct KOLLA_APP_ID, or publish it"
+    assert (hasty.ending["command"], hasty.ending["reason"]) == (None, f"waited 0 s for {missing}: {remedy}")
     words = f"waiting for the definition: the definition {deployment.path}/web is"
     eventually(lambda: patient.health().stdout.startswith(words), "the probe says so")
     publish(deployment, "web", one_command_for_all())
