@@ -98,6 +98,6 @@ def _definition(data: bytes, znodes: Znodes, values: tuple[tuple[str, str], ...]
     except BadDefinition as error:
         return PublishedDefinition(None, error.issues, wanted)
     except CannotRender as error:
-        hint = HINT if isinstance(error, MissingVariable) else ""
+        hint = f"; {HINT}" if isinstance(error, MissingVariable) else ""
         return PublishedDefinition(None, (error.reason + hint,), wanted)
     return PublishedDefinition(graph or known_graph(document, znodes, variables), (), wanted)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
@@ -33,7 +33,7 @@ from kolla_mesos_start.ctl.directory.templates import BadTemplate, Template, no_
 from kolla_mesos_start.ctl.text import nearest
 from kolla_mesos_start.ctl.validate import checks
 from kolla_mesos_start.ctl.validate.checks import ServiceReading
-from kolla_mesos_start.ctl.zk import services
+from kolla_mesos_start.ctl.zk import published, services
 from kolla_mesos_start.definition.document import Document, digest, load, to_boolean
 from kolla_mesos_start.definition.keys import build, early_texts, read
 from kolla_mesos_start.definition.model import File, Graph, ResolvedCommand
@@ -144,7 +144,7 @@ def _context(
 def _check_missing(renderer: Renderer, znodes: Znodes, guessed: bool) -> None:
     """Raise CannotRender for missing variables: an empty text would look like a wrong value."""
     if not guessed or any(missing.is_variable for missing in renderer.missing):
-        renderer.check(znodes.variable)
+        renderer.check(partial(published.places, znodes))
 
 
 # -- everything that is wrong with a deployment -----------------------------------------------------------

@@ -96,7 +96,11 @@ def test_a_graph_depends_on_published_variables() -> None:
     }
     found = deployment(tree).services
     assert found["web"].steps[0].unmet[0].found == "0 of 3 instances ready"
-    assert "missing: missing" in found["one"].issues[0]
+    assert found["one"].issues[0] == (
+        "missing: missing (used in service.daemon.dependencies[0].count line 1; looked at"
+        " /kolla/site/one/variables/missing, /kolla/site/variables/missing);"
+        " if containers find it in KOLLA_VARIABLES_DIR, set that here too"
+    )
     assert found["two"].graph is not None
     assert found["all"].steps[0].unmet[0].found == "0 of 1 instances ready"
     assert "bad JSON" in found["bad"].issues[0]
