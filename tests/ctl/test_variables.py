@@ -115,6 +115,26 @@ def test_get_refuses_a_host_that_is_not_known(zk: KazooClient, site: Deployment)
         assert "nothing is recorded of the host 'node1' (did you mean 'node-1'? there are: node-1, " in said
 
 
+@pytest.mark.parametrize("words", [["get"], ["set"], ["unset"], ["unset", "--force"]])
+def test_a_host_is_not_taken_for_a_variable(site: Deployment, words: list[str]) -> None:
+    """Nor the reverse: their znodes have the same parent."""
+    ctl(site, "set", "size", "2", "--service", SERVICE, "--host", "web1")
+    ctl(site, "set", "level", "debug", "--service", SERVICE)
+    value = ["3"] if words == ["set"] else []
+    said = ctl(site, *words, "web1", *value, "--service", SERVICE, status=64).stderr
+    assert f"'web1' is no variable, but a host with values of {SERVICE}" in said
+    said = ctl(site, *words, "size", *value, "--service", SERVICE, "--host", "level", status=64).stderr
+    assert f"--host: 'level' is no host, but a variable of {SERVICE}" in said
+
+
+def test_a_host_without_values_is_no_empty_variable(site: Deployment) -> None:
+    words = ["size", "--service", SERVICE, "--host", "web1"]
+    ctl(site, "set", words[0], "2", *words[1:])
+    ctl(site, "unset", *words)
+    assert "web1" not in ctl(site, "get", "--service", SERVICE).stdout
+    assert "web1 is not set" in ctl(site, "get", "web1", "--service", SERVICE, status=1).stderr
+
+
 def test_what_is_not_set_ends_with_1_and_names_the_nearest(site: Deployment) -> None:
     done = ctl(site, "get", "levle", "--service", SERVICE, status=1)
     assert f"levle is not set at {site.path}/{SERVICE}/variables/levle, nor at" in done.stderr

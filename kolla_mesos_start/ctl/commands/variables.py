@@ -183,7 +183,10 @@ def unset(invocation: Invocation) -> int:
                 f"{'; '.join(needing.values())}: without a value the next start of its containers fails;"
                 " set another value instead; nothing was changed"
             )
-        lock.write([ZnodeChange(path, None)], {path: b""})
+        gone, above = [path], path.rpartition("/")[0]
+        if znodes.host and len(connection.children(client, [above])[above]) == 1:
+            gone.append(above)  # Without a value it would look like a variable.
+        lock.write([ZnodeChange(each, None) for each in gone], dict.fromkeys(gone, b""))
         lock.changes.append(_node(znodes, path))
         print(f"removed {path}")
         left = next(iter(_values(client, further)), None)
@@ -263,8 +266,25 @@ def _place(invocation: Invocation) -> Znodes:
     _check("--host", host or "any")
     znodes = invocation.require_deployment()
     if service:
-        service = services.find(invocation.client, znodes, service)
-    return znodes._replace(service_name=service, host=host)
+        znodes = znodes._replace(service_name=services.find(invocation.client, znodes, service), host=host)
+        _check_kind(invocation.client, znodes, options.variable)
+    return znodes
+
+
+def _check_kind(client: OperatorClient, znodes: Znodes, name: str | None) -> None:
+    """BadUsage for a host in place of a variable, or the reverse: both have znodes at the same place."""
+    one = znodes.host or name
+    path = f"{znodes.definition}/{VARIABLES}/{one}"
+    znode = client.read([path])[path] if one else None
+    if znode is None:
+        return
+    if znode.data and znodes.host:
+        raise BadUsage(f"--host: {one!r} is no host, but a variable of {znodes.service_name} ({path})")
+    if znode.stat.numChildren and not (znode.data or znodes.host):
+        raise BadUsage(
+            f"{one!r} is no variable, but a host with values of {znodes.service_name} ({path}): give VARIABLE"
+            f" and --host {one}"
+        )
 
 
 def _check(what: str, segment: str) -> None:
