@@ -220,7 +220,7 @@ class Renderer:
             raise MissingVariable(f"missing: {', '.join(reports)}{why}")
 
     def _lacking(self, missing: Missing) -> list[tuple[str, int]]:
-        """The services that a template names, with an instance that may lack this port, and the fewest ports."""
+        """The services, if a template names them, with an instance that may lack this port; its ports."""
         found = re.fullmatch(r"item (\d+)|an item of an empty list", missing.name)
         ports, index = self._ports[missing.label], int(found[1] or 0) if found else -1
         return [each for each in ports.items() if each[1] <= index and each[0] in self._written]

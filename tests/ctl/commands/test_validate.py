@@ -110,7 +110,8 @@ def cluster(old: str, new: str, **more: str) -> dict[str, str | bytes]:
 def placed(db: str, web: str) -> str:
     """A launch.yml in which each service has one container on each of these hosts."""
     service = "{{image: i, placement: {0}, replicas: each}}".format
-    return f"hosts: {{db: {db}, web: {web}}}\nservices:\n  infra/db: {service('db')}\n  shop/web: {service('web')}\n"
+    services = f"services:\n  infra/db: {service('db')}\n  shop/web: {service('web')}\n"
+    return f"hosts: {{db: {db}, web: {web}}}\n{services}"
 
 
 TASK = db(DB[DB.index("service:") :], "")
