@@ -148,6 +148,20 @@ def test_watching_continues_after_an_outage(zk: KazooClient, deployment: Deploym
     link.launch()
 
 
+def test_watching_a_host_continues_without_a_container(zk: KazooClient, deployment: Deployment) -> None:
+    """The only one there may be restarting."""
+    publish(deployment, "a/web", definition())
+    tell(zk, deployment, "a/web", "1", reason="for what is first")
+    with watching(deployment, "--host", "web1") as terminal:
+        terminal.shows("for what is first")
+        zk.delete(f"{deployment.path}/a/web/.containers/1")
+        terminal.shows("site on web1: there is no container now")
+        tell(zk, deployment, "a/web", "2", reason="for what is next")
+        terminal.shows("for what is next")
+        terminal.types("\x03")
+        assert os.waitstatus_to_exitcode(terminal.ends()) == 130
+
+
 def test_watching_a_missing_deployment_ends_at_once(deployment: Deployment) -> None:
     """Its name may be mistyped. It needs a terminal."""
     with watching(deployment, "--deployment", "sit") as terminal:

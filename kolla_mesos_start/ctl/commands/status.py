@@ -102,7 +102,10 @@ def _watch(invocation: Invocation) -> None:
         while True:
             live.update(fitting(deployment, time.time(), out.width, out.height, options.host), refresh=True)
             if source.wait(TICK):
-                deployment = _chosen(source, options)
+                try:
+                    deployment = _chosen(source, options)
+                except NotThere:  # It may come back: a container that restarts is absent for a moment.
+                    deployment = source.deployment()._replace(services={})
 
 
 # -- fitting into a terminal ----------------------------------------------------------------------------
@@ -147,6 +150,7 @@ def headline(deployment: LiveDeployment, host: str | None) -> str:
     services = list(deployment.services.values())
     where = f"{deployment.id} on {host}" if host else deployment.id
     text = f"{where}: {sum(service.is_up for service in services)} of {len(services)} services up"
+    text = text if services or not host else f"{where}: there is no container now"
     return "; ".join(filter(None, [text, *rollouts.summary(services), deployment.publication.problem]))
 
 
