@@ -387,8 +387,12 @@ def test_a_dependency_is_noticed_while_others_change_all_the_time(
 @pytest.mark.parametrize(
     ("chroot", "prefix", "service", "missing"),
     [
-        ("", "", "none",
-         "the definition {path}/none is not published yet: correct KOLLA_APP_ID, or publish it"),
+        (
+            "",
+            "",
+            "none",
+            "the definition {path}/none is not published yet: correct KOLLA_APP_ID, or publish it",
+        ),
         ("", "", "empty", "the definition {path}/empty is not published yet: correct"),
         (
             "",

@@ -101,3 +101,14 @@ def test_each_subcommand_ends_when_zookeeper_stops_answering(
 
     with ThreadPoolExecutor(len(WORDS)) as pool:
         assert not [*filter(None, pool.map(run, WORDS))]
+
+
+def test_a_deployment_that_is_not_named_is_asked_for_in_time(
+    zookeeper: Server, deployment: Deployment
+) -> None:
+    """The existing ones are listed only if the server answers."""
+    tap = Mute(zookeeper, 1)
+    done = run_ctl(deployment, "status", KOLLA_ZK_HOSTS=tap.hosts, KOLLA_DEPLOYMENT="")
+    tap.close()
+    assert done.returncode == 64
+    assert done.stderr.endswith("the first part of KOLLA_APP_ID\n")

@@ -175,4 +175,21 @@ def test_a_signal_ends_it(deployment: Deployment, signum: int, status: int) -> N
         assert f"stopped by {signal.Signals(signum).name}" in process.stderr.read()
 
 
+def test_nothing_is_served_and_a_signal_counts_before_the_first_reading(
+    zookeeper: Server, deployment: Deployment
+) -> None:
+    """A scrape must not wait for an answer that does not come."""
+    port = free_port()
+    words = (sys.executable, TOOL, "metrics", "--listen", f"{HOST}:{port}")
+    zookeeper.freeze()
+    with subprocess.Popen(words, env=environ(deployment), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "connecting to ZooKeeper at" in process.stderr.readline()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, port), 10)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        assert "stopped by SIGTERM" in process.stderr.read()
+
+
 # -- Prometheus ---------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -25,8 +26,8 @@ from kolla_mesos_start.ctl.live import metrics as families
 from kolla_mesos_start.ctl.live.metrics import Sample
 from kolla_mesos_start.ctl.live.mirror import Mirror, mirror
 from kolla_mesos_start.ctl.subcommand import argument, subcommand
-from kolla_mesos_start.ctl.zk.connection import OperatorClient
-from kolla_mesos_start.errors import BadUsage, CannotWrite, Stopped
+from kolla_mesos_start.ctl.zk.connection import INTERRUPTS, OperatorClient
+from kolla_mesos_start.errors import BadUsage, CannotWrite
 from kolla_mesos_start.loop import now
 
 PATH = "/metrics"
@@ -59,10 +60,9 @@ def metrics(invocation: Invocation) -> int:
         _, exposition = _read(invocation)
         sys.stdout.write(exposition.page().decode())
         return 0
+    signal.signal(signal.SIGTERM, INTERRUPTS.handle)  # Process 1 of a container would ignore it.
     with Server(*address(options.listen)) as server:
         source, exposition = _read(invocation, watching=True)
-        # Process 1 of a container would ignore it.
-        invocation.client.loop.on_signal(signal.SIGTERM, _stop)
         server.serve(exposition.page)
         invocation.err.print(f"serving http://{options.listen}{PATH} until Ctrl-C or SIGTERM")
         while True:
@@ -75,10 +75,6 @@ def _read(invocation: Invocation, *, watching: bool = False) -> tuple[Mirror, Ex
     exposition = Exposition(invocation.client, source)
     exposition.read()
     return source, exposition
-
-
-def _stop(signum: int) -> None:
-    raise Stopped(signum, signal.Signals(signum).name)
 
 
 # -- what is served -----------------------------------------------------------------------------------------
@@ -135,30 +131,44 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `page` at PATH."""
+    """Serves `page` at PATH. Before `serve` it has the address, and refuses connections."""
 
     daemon_threads = True
     request_queue_size = BACKLOG
 
     def __init__(self, host: str, port: int) -> None:
+        self._given = f"--listen {host}:{port}"
         self.page: Callable[[], bytes] | None = None
-        try:
+        with self._faults():
             (self.address_family, *_, own), *_ = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            super().__init__(own[:2], _Handler)  # type: ignore[arg-type]
+            super().__init__(own[:2], _Handler, bind_and_activate=False)  # type: ignore[arg-type]
+            try:
+                self.server_bind()
+            except BaseException:
+                self.server_close()
+                raise
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """CannotWrite names the address that can't be used."""
+        try:
+            yield
         except UnicodeError as error:  # The name has a label that is empty or too long.
-            raise CannotWrite(f"--listen {host}:{port}: not the name of a host") from error
+            raise CannotWrite(f"{self._given}: not the name of a host") from error
         except OSError as error:
             is_elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
             remedy = (
                 "an address of this machine, or 0.0.0.0" if is_elsewhere else "a free port of this machine"
             )
-            raise CannotWrite(f"--listen {host}:{port}: {error.strerror or error}: give {remedy}") from error
+            raise CannotWrite(f"{self._given}: {error.strerror or error}: give {remedy}") from error
 
     def serve(self, page: Callable[[], bytes]) -> None:
         """Serve in a thread from now on."""
         self.page = page
+        with self._faults():
+            self.server_activate()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

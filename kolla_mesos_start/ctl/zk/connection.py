@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import select
+import signal
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from kolla_mesos_start.errors import (
     BadDefinition,
     NoConnection,
     NoRight,
+    Stopped,
     WrongCredential,
 )
 from kolla_mesos_start.loop import Loop, now
@@ -77,16 +79,17 @@ RECURSIVE = 1  # the mode of a watch
 
 
 class Interrupts:
-    """A handler of SIGINT that raises KeyboardInterrupt anywhere but within the steps of a session.
+    """A handler of SIGINT, and of SIGTERM where it has a status, that raises KeyboardInterrupt or Stopped
+    anywhere but within the steps of a session.
 
     A session that is interrupted while it reads or writes a frame loses bytes, and can't be closed any more.
     """
 
     def __init__(self) -> None:
-        self._deferred = self._pending = False
+        self._deferred, self._pending = False, 0  # the number of a signal
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        self._pending = True
+        self._pending = signum
         self._check()
 
     def call(self, function: Callable[[], T], *, deferred: bool) -> T:
@@ -101,8 +104,10 @@ class Interrupts:
 
     def _check(self) -> None:
         if self._pending and not self._deferred:
-            self._pending = False
-            raise KeyboardInterrupt
+            signum, self._pending = self._pending, 0
+            if signum == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise Stopped(signum, signal.Signals(signum).name)
 
 
 INTERRUPTS = Interrupts()

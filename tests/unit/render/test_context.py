@@ -589,10 +589,14 @@ def test_what_is_missing_in_a_value_is_reported_by_the_key_that_the_template_hol
 def test_a_service_that_has_registered_no_port_is_named(item: str, ports: list[int], is_named: bool) -> None:
     """The first load balancer often lacks `ports` of the service behind it."""
     instances = [{"host": "one", "address": "10.0.0.1", "ports": ports}]
-    template = f"{{% for one in ready_instances('a/db') %}}{{{{ one.{item} }}}}{{{{ one.other }}}}{{% endfor %}}"
+    template = (
+        f"{{% for one in ready_instances('a/db') %}}{{{{ one.{item} }}}}{{{{ one.other }}}}{{% endfor %}}"
+    )
     reason = complaint(template, ready_instances=lambda service: instances)
     what = "no such port" if ports else "no port"
-    assert (f"; an instance of a/db has registered {what}: give it `ports` in launch.yml" in reason) is is_named
+    assert (
+        f"; an instance of a/db has registered {what}: give it `ports` in launch.yml" in reason
+    ) is is_named
 
 
 def test_what_is_missing_names_the_services_of_which_nobody_is_there() -> None:
