@@ -52,6 +52,22 @@ status is 1 if it could not be deregistered, or if `before_stop` failed.
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its status."""
+    try:
+        _run()
+    except Exception as error:  # Once it is loaded, the agent itself reports all errors.
+        from kolla_mesos_start import log
+        from kolla_mesos_start.errors import unexpected, where
+
+        for line in where(error):
+            log.OUTPUT.bare(line)
+        failure = unexpected(error)
+        # Probes and hooks do not end the container.
+        termination_log = None if sys.argv[1:] else os.environ.get("KOLLA_TERMINATION_LOG")
+        log.last_line(log.ending("environment", failure), termination_log)
+        _exit(failure.status)
+
+
+def _run() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["health"] and not {"-h", "--help"} & set(arguments):
         from kolla_mesos_start.health import health

@@ -19,9 +19,13 @@ def is_ip(text: str, family: int) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Whether it is an IPv4 address or a host name. Only digits and dots must be a valid address."""
+    """Whether it is an IPv4 address or a host name. Only digits and dots must be a valid address.
+
+    An absolute name ends with a dot.
+    """
     if not text.strip("0123456789."):
         return is_ip(text, socket.AF_INET)
+    text = text.removesuffix(".")
     fits = len(text) <= _NAME_LIMIT and all(0 < len(label) <= _LABEL_LIMIT for label in text.split("."))
     return fits and bool(_NAME.fullmatch(text))
 

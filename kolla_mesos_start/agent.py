@@ -27,6 +27,7 @@ from kolla_mesos_start.errors import (
     NoRight,
     Stopped,
     Unkillable,
+    unexpected,
     where,
 )
 from kolla_mesos_start.health import PRIVATE, StateFile
@@ -83,12 +84,14 @@ def _run_to_exit(work: Callable[[Agent], int]) -> NoReturn:
         status = work(agent)
     except AgentError as error:
         status = agent.end(error)
-    except Exception as defect:
+    except Exception as error:
         # Reported to the operator like any other failure.
-        log.error("please report this")
-        for line in where(defect):
+        failure = unexpected(error)
+        if type(failure) is AgentError:
+            log.error("please report this")
+        for line in where(error):
             log.error("%s", line)
-        status = agent.end(AgentError(f"a defect of the agent: {type(defect).__name__}"))
+        status = agent.end(failure)
     # A closed pipe must not change the status.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -490,6 +493,8 @@ class Agent:
     def end(self, error: AgentError) -> int:
         """End after a failure: close everything, log the reason in the last line, return the exit status."""
         self._on_stop_signals(self._stop_signals, lambda signum: None)  # It is already ending.
+        with contextlib.suppress(OSError):
+            os.close(0)  # What follows needs a free descriptor.
         try:
             self._end_guard()
         except Unkillable as worse:

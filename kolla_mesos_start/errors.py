@@ -6,12 +6,71 @@ Only exceptions and their messages; a single place catches them, logs the last l
 from __future__ import annotations
 
 import errno
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    E = TypeVar("E", bound="AgentError")
 
 NO_ANSWER = "no answer in time"
+
+# What the errors of system calls mean for a start, whatever the call: true if the cause can pass without a
+# change of the container or its definition, so that another start is worth it. Those that are not listed do
+# not pass.
+ERRNOS: Sequence[tuple[bool, str, Sequence[int]]] = (
+    (
+        True,
+        "a limit of processes or of memory is reached",
+        (errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS, errno.EUSERS),
+    ),
+    (True, "a limit of open files or locks is reached", (errno.EMFILE, errno.ENFILE, errno.ENOLCK)),
+    (True, "a disk, its inodes or a quota are used up", (errno.ENOSPC, errno.EDQUOT)),
+    (
+        True,
+        "another process uses it",
+        (errno.EBUSY, errno.ETXTBSY, errno.EDEADLK, errno.EINTR, errno.EADDRINUSE),
+    ),
+    (
+        True,
+        "a disk, a network file system or the network fails",
+        (
+            *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOLINK, errno.ECOMM),
+            *(errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN),
+            *(errno.ENETUNREACH, errno.ENETRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET),
+        ),
+    ),
+    (False, "a right is missing, or the file system is read-only", (errno.EACCES, errno.EPERM, errno.EROFS)),
+    (
+        False,
+        "the path leads to nothing, or to something else",
+        (
+            *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST),
+            *(errno.ENOTEMPTY, errno.EXDEV, errno.EMLINK, errno.ENODEV, errno.ENXIO, errno.ESPIPE),
+        ),
+    ),
+    (False, "it is too large", (errno.E2BIG, errno.EFBIG, errno.EOVERFLOW)),
+    (
+        False,
+        "the kernel, the file system or the machine can't do that",
+        (
+            *(errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOEXEC, errno.ELIBBAD, errno.ENOPKG),
+            *(errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT),
+        ),
+    ),
+    (
+        False,
+        "the call is wrong",
+        (
+            *(errno.EINVAL, errno.EBADF, errno.EFAULT, errno.EDESTADDRREQ, errno.EPIPE, errno.ENODATA),
+            *(errno.ESRCH, errno.ECHILD),
+        ),
+    ),
+)
+PASSING = {number: why for passes, why, numbers in ERRNOS if passes for number in numbers}
+FOR_NOW = 75  # the exit status (EX_TEMPFAIL)
 
 
 class AgentError(Exception):
@@ -28,6 +87,18 @@ class AgentError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.command = command
+
+    def because(self: E, number: int | None) -> E:
+        """This error; if its cause, an errno, can pass by itself, another start is worth it."""
+        if number in PASSING:
+            self.reason += f" ({PASSING[number]})"
+            return self.for_now()
+        return self
+
+    def for_now(self: E) -> E:
+        """This error, whose cause can pass by itself."""
+        self.status, self.retriable = FOR_NOW, True
+        return self
 
 
 class Issue(str):
@@ -69,6 +140,12 @@ class Unkillable(AgentError):
     The session that holds the command's lock must not be closed but expire, so that no other
     container starts the command earlier.
     """
+
+    status = 70
+
+
+class NotLoaded(AgentError):
+    """A module of the agent, or of a package that it needs, is missing or damaged."""
 
     status = 70
 
@@ -148,26 +225,17 @@ class CannotWrite(AgentError):
     status = 73
 
 
-class CannotWriteYet(CannotWrite):
-    """A file can't be written for now, for example because the disk is full."""
-
-    status = 75
-    retriable = True
-
-
-# What goes away without a change of the container or its definition.
-TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
-
-
-def cannot_write(reason: str, error: OSError) -> CannotWrite:
-    """The error for a file that could not be written because of `error`."""
-    return (CannotWriteYet if error.errno in TRANSIENT else CannotWrite)(reason)
-
-
 class DependenciesNotSatisfied(AgentError):
     """The dependencies of a command were not satisfied within the limit."""
 
-    status = 75
+    status = FOR_NOW
+    retriable = True
+
+
+class Lacking(AgentError):
+    """The system refuses something that it may have later: processes, memory, descriptors, space, a disk."""
+
+    status = FOR_NOW
     retriable = True
 
 
@@ -265,6 +333,41 @@ def listed(names: Iterable[str]) -> str:
 def cause(error: Exception) -> str:
     """The cause, without the number that OSError puts before it."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def unexpected(error: Exception, program: str = "the agent") -> AgentError:
+    """What ends `program` after an exception that nothing handles.
+
+    The exception's message is left out unless it is about a module: it may contain a value.
+    """
+    number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+    if isinstance(error, ImportError):  # The C library's text is all that is known of a shared object.
+        number = next((each for each in PASSING if os.strerror(each) in str(error)), None)
+    module = _module(error)
+    what = f"the module {module} can't be loaded" if module else "a system call failed"
+    if number in PASSING:
+        return Lacking(f"{what}: {os.strerror(number)}").because(number)
+    if module:
+        why = cause(error) if isinstance(error, OSError) else type(error).__name__
+        return NotLoaded(f"{what} ({why}): install {program} again, with all its packages")
+    return AgentError(f"a defect of {program}: {type(error).__name__}")
+
+
+def _module(error: Exception) -> str:
+    """The module whose import raised this error, or its file; empty if no import did."""
+    if isinstance(error, ImportError):
+        return str(error.name or error.path or "of a package")
+    if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
+        return str(error.filename)
+    found, here = "", error.__traceback__
+    while here:
+        frame = here.tb_frame
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            found = str(frame.f_locals.get("name") or found)
+        elif found and frame.f_code.co_filename[:1] != "<":
+            found = ""  # Code of that module ran, and has failed.
+        here = here.tb_next
+    return found
 
 
 def where(defect: Exception) -> list[str]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Literal
 
+    from kolla_mesos_start.errors import AgentError
+
     Stage = Literal[
         "waiting", "bootstrapping", "starting", "ready", "unready", "draining", "finished", "ended"
     ]
@@ -101,21 +103,14 @@ class StateFile:
     def take(cls, run_dir: str, *, timeout: float = LOCK_TIMEOUT) -> StateFile:
         """Take the lock; wait up to `timeout` seconds for the previous run to release it.
 
-        Raises BadEnvironment if the directory can't be used, or if another agent keeps the lock;
-        CannotWriteYet if it is full.
+        Raises BadEnvironment if the directory can't be used, or if another agent keeps the lock.
         """
         try:
             _create(run_dir)
             fd = _lock(run_dir, time.monotonic() + timeout)
         except OSError as error:
-            from kolla_mesos_start.errors import TRANSIENT, CannotWriteYet
-
-            if error.errno in TRANSIENT:
-                reason = f"KOLLA_RUN_DIR is {run_dir!r}: {_described(error, run_dir)}: free space there"
-                raise CannotWriteYet(reason) from error
-            raise _bad_run_dir(
-                run_dir, f"expected a directory to write in, but {_described(error, run_dir)}"
-            ) from error
+            expected = f"expected a directory to write in, but {_described(error, run_dir)}"
+            raise _bad_run_dir(run_dir, expected).because(error.errno) from error
         if fd is None:
             raise _bad_run_dir(run_dir, "another agent runs here: give each container its own directory")
         state_file = cls(run_dir, fd)
@@ -141,13 +136,12 @@ class StateFile:
         try:
             replace(path, f"{line}\n{second}".encode("utf-8", "backslashreplace"))
         except OSError as error:
-            from kolla_mesos_start.errors import cannot_write
+            from kolla_mesos_start.errors import CannotWrite
 
-            raise cannot_write(
+            raise CannotWrite(
                 f"{_described(error, path)}: can't write the state for `health`: free space there, let this"
-                " user write there, or set KOLLA_RUN_DIR to another directory",
-                error,
-            ) from error
+                " user write there, or set KOLLA_RUN_DIR to another directory"
+            ).because(error.errno) from error
 
 
 def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -371,7 +365,7 @@ def _has_passed(gate: int) -> bool:
     return True
 
 
-def _bad_run_dir(run_dir: str, what: str) -> Exception:
+def _bad_run_dir(run_dir: str, what: str) -> AgentError:
     from kolla_mesos_start.errors import BadEnvironment
 
     return BadEnvironment([f"KOLLA_RUN_DIR is {run_dir!r}: {what}"])

@@ -63,7 +63,6 @@ class Child:
         ignored: Collection[int] = (),
         is_daemon: bool = False,
         outlives_us: bool = False,
-        complaint: str = "",
     ) -> None:
         """Start the program. Raises OSError if no process can be started.
 
@@ -71,8 +70,7 @@ class Child:
         `environ`. `output`: a descriptor, or the path of a new file, for its standard output; /dev/null is
         also for its standard error. `inherited`: descriptors besides the standard ones. A daemon keeps our
         standard input and all that can be inherited, and may take the terminal. Unless it `outlives_us`, the
-        kernel kills it when this process ends. With a `complaint`, which nobody need wait for, the process
-        itself says why it could not execute the program.
+        kernel kills it when this process ends.
         """
         self.status: int | None = None
         self._failure, fail = os.pipe()
@@ -116,14 +114,13 @@ class Child:
                 _execute(words, env)
             except OSError as error:
                 number = error.errno or number
+            except MemoryError:
+                number = errno.ENOMEM
             except (ValueError, OverflowError):
                 pass
             except Exception as defect:
                 at = type(defect).__name__
             finally:
-                if complaint:
-                    why = f"{argv[0]!s} can't be started: {spawn_error(number, at)}; {complaint}\n"
-                    os.write(2, why.encode())
                 os.write(fail, marshal.dumps((number, at)))
                 os._exit(127)
 

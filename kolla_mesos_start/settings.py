@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from kolla_mesos_start import identities
 from kolla_mesos_start.addresses import is_host, is_ip, is_port
-from kolla_mesos_start.definition.strings import GLOBAL, RESERVED, bad_generation, unusable
-from kolla_mesos_start.errors import BadEnvironment
+from kolla_mesos_start.definition.strings import RESERVED, bad_generation, bad_host, disguise, unusable
+from kolla_mesos_start.errors import PASSING, BadEnvironment
 from kolla_mesos_start.health import RUN_DIR_LIMIT as RUN_DIR_LIMIT
 from kolla_mesos_start.health import bad_run_dir, default_run_dir
 from kolla_mesos_start.records import NamedTuple
@@ -203,10 +203,11 @@ def parse(
         environ=child_environ(environ, copy_once, _first_environ),
     )
     if variables.issues:
-        raise BadEnvironment(
+        error = BadEnvironment(
             re.sub(_NAME_OR_VALUE, lambda found: names.get(found[0], found[0]), issue)
             for issue in variables.issues
         )
+        raise error.for_now() if variables.passing == len(variables.issues) else error
     return settings._replace(unknown=(*variables.unknown(), *variables.notes))
 
 
@@ -247,21 +248,24 @@ def termination_log(environ: Mapping[str, str]) -> str | None:
 class _Unexpected(Exception):
     """A value is not what was expected.
 
-    With `hidden` the message does not show it: it may contain a secret.
+    With `hidden` the message does not show it: it may contain a secret. `number`: the errno because of which
+    a file can't be read.
     """
 
-    def __init__(self, expected: str, *, hidden: bool = False) -> None:
+    def __init__(self, expected: str, *, hidden: bool = False, number: int | None = None) -> None:
         super().__init__(expected)
         self.expected = expected
         self.hidden = hidden
+        self.number = number
 
 
 class _Variables:
-    """The variables, read one by one; `issues` collects the errors."""
+    """The variables, read one by one; `issues` collects the errors, `passing` counts those that can pass."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self.issues: list[str] = []
+        self.passing = 0
         self.notes: list[str] = []
         self._asked: set[str] = set()
 
@@ -302,13 +306,19 @@ class _Variables:
         if not required and not self.is_set(name):
             return otherwise
         value = self.environ.get(name)
+        found = "" if convert in _FREE else disguise(value or "")
         try:
-            return convert(value or "")
-        except _Unexpected as unexpected:
-            found = "is not set" if value is None else f"is {value!r}"
-            subject = name if unexpected.hidden else f"{name} {found}"
-            self.issues.append(f"{subject}: expected {unexpected.expected}")
-            return otherwise
+            converted = convert(value or "")
+            if not found:
+                return converted
+            bad = _Unexpected("another value", hidden=name in NEVER_EMPTY)
+        except _Unexpected as error:
+            bad = error
+        subject = name if bad.hidden else f"{name} is {'not set' if value is None else repr(value)}"
+        expected = bad.expected if found in bad.expected else f"{bad.expected}; it {found}"
+        self.issues.append(f"{subject}: expected {expected}")
+        self.passing += bad.number in PASSING
+        return otherwise
 
     def foreign(self, name: str, convert: Callable[[str], T], otherwise: T) -> T:
         """Like `read`, for a variable that others may use for something else: then a note says so."""
@@ -369,7 +379,7 @@ def _server(text: str, expected: str) -> str:
     host, ipv6, port = match["host"], match["ipv6"], int(match["port"] or ZOOKEEPER_PORT)
     if ipv6 and not is_ip(ipv6, socket.AF_INET6):
         raise _Unexpected(f"{expected}; {ipv6!r} is no IPv6 address")
-    if not ipv6 and not is_host(host.removesuffix(".")):
+    if not ipv6 and not is_host(host):
         raise _Unexpected(
             f"{expected}; {host!r} is no IPv4 address, and no name of ASCII letters, digits, - and _"
             " with 1 to 63 of them between two dots"
@@ -385,7 +395,14 @@ def _znode(path: str, expected: str = "the absolute path of a znode, like /kolla
     root, *names = path.split("/")
     if root or not all(map(_is_znode_name, names)):
         raise _Unexpected(expected)
+    _refuse_disguised(names, expected)
     return path
+
+
+def _refuse_disguised(names: Sequence[str], expected: str) -> None:
+    found = next(filter(None, map(disguise, names)), "")
+    if found:
+        raise _Unexpected(f"{expected}; a part of it {found}")
 
 
 def _is_znode_name(name: str) -> bool:
@@ -395,8 +412,10 @@ def _is_znode_name(name: str) -> bool:
 
 def _app_id(text: str) -> tuple[str, str]:
     root, *names = text.split("/")
+    expected = "/<deployment>/<service>, like /prod/openstack/keystone/keystone-api"
     if root or len(names) < 2 or not all(map(_is_znode_name, names)):
-        raise _Unexpected("/<deployment>/<service>, like /prod/openstack/keystone/keystone-api")
+        raise _Unexpected(expected)
+    _refuse_disguised(names, expected)
     deployment_id, *service = names
     # The tree uses these names itself: below each service, and below the deployment.
     if service[-1] in (*RESERVED, ".party") or service[0] in ("variables", "status"):
@@ -416,10 +435,6 @@ def _checked(fits: Callable[[str], bool], expected: str) -> Callable[[str], str]
     return convert
 
 
-_host_name = _checked(
-    lambda text: "/" not in text and text != GLOBAL and _is_znode_name(text),
-    f"a name without /, other than {GLOBAL}",
-)
 _address = _checked(
     lambda text: is_ip(text, socket.AF_INET6) or is_host(text),
     "an IP address (without brackets or a port) or a host name",
@@ -433,6 +448,13 @@ _logs = _checked(
     f"a command or the path of a file, at most {LOGS_LIMIT} characters in one line, like podman logs"
     " site_nova-api",
 )
+
+
+def _host_name(text: str) -> str:
+    expected = bad_host(text)
+    if expected:
+        raise _Unexpected(expected.removeprefix("expected "))
+    return text
 
 
 def _ports(text: str) -> tuple[int, ...]:
@@ -504,7 +526,7 @@ def _run_dir(text: str) -> str:
 def _generation(text: str) -> str:
     expected = bad_generation(text) or unusable(text)
     if expected:
-        raise _Unexpected(expected)
+        raise _Unexpected(expected.removeprefix("expected "))
     return text
 
 
@@ -515,24 +537,31 @@ def _mesos_logs(name: str) -> str:
 
 def _directory(text: str) -> str:
     path = _path(text)
-    if not (os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)):
-        raise _Unexpected(f"a directory that this user can read{_why(path)}")
+    _read(path, os.listdir, "a directory that this user can read")
+    if not os.access(path, os.X_OK):
+        raise _Unexpected("a directory that this user can enter")
     return path
 
 
 def _file(text: str) -> str:
     path = _path(text, hidden=True)  # It may be the key itself, by mistake.
-    if not (os.path.isfile(path) and os.access(path, os.R_OK)):
-        raise _Unexpected(f"a file that this user can read{_why(path)}")
+    _read(path, _first_byte, "a file that this user can read")
     return path
 
 
-def _why(path: str) -> str:
-    """Why the file can't be read, in brackets."""
-    from kolla_mesos_start.files.permissions import unreadable
+def _first_byte(path: str) -> bytes:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        return file.read(1)
 
-    why = unreadable(path)
-    return f" ({why})" if why else ""
+
+def _read(path: str, read: Callable[[str], T], expected: str) -> T:
+    """What `read` returns."""
+    try:
+        return read(path)
+    except OSError as error:
+        from kolla_mesos_start.files.permissions import reading
+
+        raise _Unexpected(f"{expected} ({reading(path, error)})", number=error.errno) from error
 
 
 def _auth_file(text: str) -> tuple[str, tuple[identities.Credential, ...]]:
@@ -540,9 +569,8 @@ def _auth_file(text: str) -> tuple[str, tuple[identities.Credential, ...]]:
 
     path = _path(text, hidden=True)  # It may be the credential itself, by mistake.
     try:
-        return path, identities.credentials(read_regular(path).decode())
-    except OSError as error:
-        raise _Unexpected(f"a file that this user can read{_why(path) or f' ({error.strerror})'}") from error
+        data = _read(path, read_regular, "a file that this user can read")
+        return path, identities.credentials(data.decode())
     except UnicodeDecodeError as error:
         raise _Unexpected("a file of UTF-8 text") from error
     except ValueError as error:
@@ -554,3 +582,6 @@ def _acl(text: str) -> tuple[Acl, ...]:
         return identities.acl(text)
     except ValueError as error:
         raise _Unexpected(str(error), hidden=True) from error
+
+
+_FREE = (_ensemble, _ports, _acl, _logs)  # They remove blanks themselves, or allow everything in a line.

@@ -156,7 +156,8 @@ class Bootstrap:
             return False
         if outcome.state != DONE:
             times = f" ({number} attempts)" if number > 1 else ""
-            raise CommandFailed(outcome.message + times, command=command.path)
+            failed = CommandFailed(outcome.message + times, command=command.path)
+            raise failed.for_now() if outcome.passes else failed
         return True
 
     def run_for_output(self, prepared: Prepared, path: str) -> tuple[str, bytes]:
@@ -328,9 +329,10 @@ def _judge(step: ResolvedCommand, ended: Ended, timed_out: bool, path: str | Non
     if ended.errno is not None and ended.at == "program":
         from kolla_mesos_start.files.permissions import execution
 
-        return Outcome(ERROR, None, execution(ended.errno, step.program, step.argv[0], path))
+        why = execution(ended.errno, step.program, step.argv[0], path)
+        return Outcome(ERROR, None, why, ended.passes)
     if ended.errno is not None:
-        return Outcome(ERROR, None, ended.failure)
+        return Outcome(ERROR, None, ended.failure, ended.passes)
     if ended.code in command.succeeds:
         return Outcome(DONE, status, f"done (exit status {status})" if status else "done")
     if step.shell and status == NOT_FOUND:

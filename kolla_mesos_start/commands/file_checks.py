@@ -66,4 +66,6 @@ class FileCommands(NamedTuple):
         assert ended is not None
         if ended.unkillable:
             raise Unkillable(f"{name}: one of its processes can't be killed: the container has to end")
+        if ended.passes:
+            raise CommandFailed(f"{name}: {ended.failure}").for_now()
         return f"still running after {TIMEOUT:g} s" if timed_out else ended.failure

@@ -13,7 +13,7 @@ nor uses ZooKeeper. It keeps three promises:
 
 Messages from the agent: spawn argv env ids output deadline stop_grace, extend deadline, signal number,
                          end grace.
-Messages from the guard: ready, broken why, leftovers count,
+Messages from the guard: ready, broken why errno, leftovers count,
                          ended wait_status reason errno at unkillable.
 Deadlines are seconds of CLOCK_BOOTTIME, which keeps counting while the machine is suspended.
 """
@@ -74,7 +74,7 @@ def serve(fd: int) -> None:
     try:
         wakeup = prepare(fd)
     except OSError as error:
-        agent.send("broken", f"{error.filename}: {error.strerror}")
+        agent.send("broken", f"{error.filename}: {error.strerror}", error.errno)
         return
     agent.send("ready")
     command: RunningCommand | None = None

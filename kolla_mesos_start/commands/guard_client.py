@@ -16,7 +16,7 @@ import socket
 import sys
 
 from kolla_mesos_start.commands import guard
-from kolla_mesos_start.errors import AgentError, Unkillable
+from kolla_mesos_start.errors import PASSING, AgentError, Unkillable
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import (
@@ -78,6 +78,11 @@ class Ended(NamedTuple):
         return self.code if self.code >= 0 else 128 - self.code
 
     @property
+    def passes(self) -> bool:
+        """Whether it failed for a reason that can pass by itself: it is not the command's own."""
+        return self.reason == "lost" or self.errno in PASSING
+
+    @property
     def failure(self) -> str:
         """Why it did not end with status 0; empty if it did."""
         if self.reason == "lost":
@@ -129,7 +134,7 @@ class Guard:
             except OSError as error:
                 self._socket.close()
                 what = f"the guard process can't be started: {sys.executable}: {error.strerror}"
-                raise AgentError(what) from error
+                raise AgentError(what).because(error.errno) from error
         self._loop.listen(self._socket.fileno(), self._receive)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._is_subreaper, self.pid = True, self.process.pid
@@ -247,7 +252,7 @@ class Guard:
         if verb == "ready":
             self.ready = True
         elif verb == "broken":
-            raise AgentError(f"the guard process can't work: {values[0]}")
+            raise AgentError(f"the guard process can't work: {values[0]}").because(values[1])
         elif verb == "leftovers":
             log.warning(
                 "%s has ended but left %s processes running: sending TERM now, KILL in %g s",

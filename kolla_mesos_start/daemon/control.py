@@ -26,7 +26,7 @@ REFRESH_SOCKET, STOP_SOCKET = "refresh", "stop"
 # daemon its stop signal, and answers once the daemon has ended.
 DRAIN, STOP = b"D", b"T"
 
-RETRY = 1.0  # seconds until the next attempt to accept a connection
+RETRY = 1.0  # seconds until the next attempt to accept a connection, or to start a command
 LONG = 10.0  # seconds of a refresh
 
 DENIED = "{path} can't be connected to: run this as the agent's user, or as root"

@@ -13,8 +13,8 @@ import contextlib
 import math
 from functools import partial
 
-from kolla_mesos_start.daemon.control import DRAIN, STOP, STOP_SOCKET, RequestSocket
-from kolla_mesos_start.errors import cause
+from kolla_mesos_start.daemon.control import DRAIN, RETRY, STOP, STOP_SOCKET, RequestSocket
+from kolla_mesos_start.errors import PASSING, cause
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import Child, signal_name
@@ -128,16 +128,23 @@ class Drain:
         limit = self._stopping.timeout
         self.reason = f"before_stop runs (limit {limit:g} s)"
         log.info("running before_stop")
-        command = Task(self._run_command(), now() + limit)
-        command.run(True)
-        try:
-            while not command.ended:
-                self.interest, self.deadline = command.interest, command.deadline
-                command.run(bool((yield)))
-        finally:
-            if not command.ended:
-                command.close()
-            self.interest = self.child = None
+        until = now() + limit
+        while True:
+            command = Task(self._run_command(), until)
+            command.run(True)
+            try:
+                while not command.ended:
+                    self.interest, self.deadline = command.interest, command.deadline
+                    command.run(bool((yield)))
+            finally:
+                if not command.ended:
+                    command.close()
+                has_run, self.interest, self.child = self.child is not None, None, None
+            if has_run or getattr(command.error, "errno", None) not in PASSING or now() + RETRY >= until:
+                break
+            self.deadline = now() + RETRY
+            while now() < self.deadline:
+                yield
         if isinstance(command.error, TimeoutError):
             why = f"not finished after {limit:g} s: killed"
         else:

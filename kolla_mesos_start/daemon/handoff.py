@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kolla_mesos_start.errors import AgentError, where
+from kolla_mesos_start.errors import unexpected, where
 from kolla_mesos_start.log import Logger, configure
 from kolla_mesos_start.processes import Child, fork, hide_memory, memfd
 from kolla_mesos_start.records import NamedTuple
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kolla_mesos_start.zookeeper.client import Seen
 
 
-UNREGISTERED = "the daemon stays unregistered"
 NO_DAEMON = b"\0"  # the agent's message to a registrar that is not needed
 IGNORED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)  # They are for the daemon.
 
@@ -159,16 +158,17 @@ def spawn(handoff: Handoff) -> tuple[int, Callable[[], None]]:
     def detach() -> None:
         os.setsid()
         try:
-            # The start goes on before it is executed.
-            Child(argv, environ, inherited=fds, ignored=ignored, outlives_us=True, complaint=UNREGISTERED)
-        except OSError:
-            os._exit(1)
-        os._exit(0)
+            failure = Child(argv, environ, inherited=fds, ignored=ignored, outlives_us=True).failure()
+        except OSError as error:
+            failure = error.errno or errno.EAGAIN, "fork"
+        os._exit(failure[0] if failure else 0)
 
     def await_detached() -> None:
         with contextlib.suppress(ChildProcessError):  # The parent of the agent may ignore SIGCHLD.
-            if os.waitpid(between, 0)[1] != 0:
-                raise OSError(errno.EAGAIN, "no process can be started")
+            status = os.waitpid(between, 0)[1]
+            if status != 0:
+                number = os.waitstatus_to_exitcode(status)
+                raise OSError(number, os.strerror(number))
 
     try:
         between = fork(detach)
@@ -238,9 +238,13 @@ def main(record: int) -> None:
     try:
         _live(record)
     except Exception as defect:
-        for line in (*where(defect), "this is a defect of the registrar: please report it with these lines"):
+        error = unexpected(defect, "the registrar")
+        said = (
+            error.reason if error.retriable else f"this is {error.reason}: please report it with these lines"
+        )
+        for line in (*where(defect), said):
             Logger(__name__).error("%s", line)
-        os._exit(AgentError.status)
+        os._exit(error.status)
 
 
 def _live(record: int) -> None:

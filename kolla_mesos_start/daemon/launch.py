@@ -15,11 +15,9 @@ import signal
 from kolla_mesos_start.daemon import handoff, notify_socket
 from kolla_mesos_start.daemon.handoff import Handoff, Refreshing, Stopping
 from kolla_mesos_start.errors import (
-    TRANSIENT,
     BadEnvironment,
     CannotExecute,
     CannotWrite,
-    CannotWriteYet,
     NotFound,
     Retired,
     Stopped,
@@ -158,7 +156,7 @@ class Launch:
             os.setuid(ids.uid)
         except OSError as error:
             reason = f"it can't become uid {ids.uid}, gid {ids.gid}: {error.strerror}"
-            raise CannotExecute(reason, command=self._path) from error
+            raise CannotExecute(reason, command=self._path).because(error.errno) from error
 
     def _prepare(self) -> tuple[socket.socket, Mapping[str, str]]:
         """Find all errors before anything is started. Returns the notify socket and the environment."""
@@ -169,9 +167,7 @@ class Launch:
             notify = notify_socket.bind(path)
         except OSError as error:
             reason = f"KOLLA_RUN_DIR: {path} can't be made: {error.strerror}"
-            if error.errno in TRANSIENT:
-                raise CannotWriteYet(f"{reason}: free space there") from error
-            raise BadEnvironment([reason]) from error
+            raise BadEnvironment([reason]).because(error.errno) from error
         # Requests must be sent, and discarded znodes deleted: the registrar does not know about them.
         client = self._client
         self._loop.wait(
@@ -277,7 +273,7 @@ class Launch:
             yield
         except OSError as error:
             reason = f"its registrar can't be started: {error.strerror}"
-            raise CannotExecute(reason, command=self._path) from error
+            raise CannotExecute(reason, command=self._path).because(error.errno) from error
 
     @contextlib.contextmanager
     def _executing(self, environ: Mapping[str, str]) -> Iterator[None]:
@@ -290,7 +286,7 @@ class Launch:
             why = f"it can't be started: {error.strerror}"
             if error.strerror == os.strerror(error.errno or 0):
                 why = execution(error.errno or 0, self._program, self._argv[0], environ.get("PATH"))
-            raise kind(why, command=self._path) from error
+            raise kind(why, command=self._path).because(error.errno) from error
 
 
 def check_generation(tree: StatusTree, image: str | None, report: Report) -> None:

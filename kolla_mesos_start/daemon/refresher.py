@@ -14,7 +14,7 @@ import signal
 
 from kolla_mesos_start.daemon.control import REFRESH_SOCKET, RequestSocket
 from kolla_mesos_start.daemon.handoff import Refreshed, Refreshing, python
-from kolla_mesos_start.errors import AccessDenied
+from kolla_mesos_start.errors import FOR_NOW, AccessDenied
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.processes import Child, memfd
@@ -179,9 +179,10 @@ class Refresher:
             found, status, failure = yield from self._render()
             self.child = None
             self._adopt(found or Refreshed({}, failure))
-            if found is None:
-                delay = retry_after(killed)
+            if found is None or status == FOR_NOW:
+                delay = retry_after(killed + (found is not None))
                 killed += 1
+                failure = found.failure if found else failure
                 failure = f"{failure}; trying again {f'in {delay:g} s' if delay else 'at once'}"
                 self._finish(max(status, 1), failure, keeps_turn=not delay)
                 self._due = min(self._due, now() + delay)

@@ -150,7 +150,8 @@ class Supervisor(Registrar):
             pidfd = pidfd_open(pid)
         except OSError as error:
             kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
-            self._failure = kind(f"it can't be started again, with its new files: {error.strerror}")
+            why = f"it can't be started again, with its new files: {error.strerror}"
+            self._failure = kind(why).because(error.errno)
             log.error("the daemon has ended, and %s", self._failure.reason)
             return
         log.info("the daemon is started again, with its new files")

@@ -84,8 +84,41 @@ def bad_scope(text: str) -> str | None:
     return None if text in (GLOBAL, LOCAL) else f"expected {GLOBAL!r} or {LOCAL!r}"
 
 
+def bad_host(text: str) -> str | None:
+    """The name of a host. More is possible in a znode, but a mistake: quotes, blanks, `%H`, `$HOSTNAME`."""
+    if re.fullmatch(r"[\w.:@+-]+", text) and text != GLOBAL and not (bad_segment(text) or disguise(text)):
+        return None
+    return f"expected a name without / and blanks, of letters, digits and . _ - : @ +, other than {GLOBAL}"
+
+
 def bad_generation(text: str) -> str | None:
-    return None if text.strip() else "expected the name of a generation, such as an image tag"
+    if not text.strip():
+        return "expected the name of a generation, such as an image tag"
+    found = disguise(text)
+    return f"expected the name of a generation, but it {found}" if found else None
+
+
+def disguise(text: str) -> str:
+    """What makes a name another one than the one that was meant, and what to do; or nothing.
+
+    An env file keeps quotes and carriage returns, and nobody sees a blank at the end.
+    """
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"`":
+        return "is in quotes, which are a part of it: write it without them"
+    if text != text.strip():
+        edge = text[-1] if text[-1].isspace() else text[0]
+        return f"begins or ends with a blank (U+{ord(edge):04X}): remove that"
+    unseen = next((each for each in text if not each.isprintable()), "")
+    if unseen:
+        return f"has a character that nobody sees (U+{ord(unseen):04X}): remove that"
+    if re.search(r"\$[A-Za-z_({]|\{\{", text):
+        return "has a placeholder that nothing has replaced: write the value"
+    if not text.isascii():
+        import unicodedata  # Few names need it.
+
+        if not unicodedata.is_normalized("NFC", text):
+            return "has letters and accents as separate characters: write it in Unicode's form NFC"
+    return ""
 
 
 def bad_signal(text: str) -> str | None:

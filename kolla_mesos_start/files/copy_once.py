@@ -8,7 +8,7 @@ import stat
 from contextlib import ExitStack, contextmanager
 from urllib.parse import quote
 
-from kolla_mesos_start.errors import cannot_write
+from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.paths import closing, open_directory, read_regular, strerror, sync_directory
 from kolla_mesos_start.files.place import complete, remove_leftovers
 from kolla_mesos_start.files.plan import Content
@@ -71,9 +71,8 @@ class CopyOnce:
         try:
             yield
         except OSError as error:
-            raise cannot_write(
+            raise CannotWrite(
                 f"COPY_ONCE can't be recorded in {self._directory}: {error.strerror or strerror(error)}:"
                 " set KOLLA_STATE_DIR to a directory that exists as long as the container, that has space and"
-                f" that uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS",
-                error,
-            ) from error
+                f" that uid {os.geteuid()} may write, or set KOLLA_CONFIG_STRATEGY to COPY_ALWAYS"
+            ).because(error.errno) from error

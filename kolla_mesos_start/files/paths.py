@@ -10,6 +10,8 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 
+from kolla_mesos_start.errors import PASSING
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +122,9 @@ def _target(directory: int, name: str, path: str) -> str:
     """Where the link leads. Raises NotADirectoryError if it is none."""
     try:
         target = os.readlink(name, dir_fd=directory)
-    except OSError:
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     _refuse_untrusted(directory, path)
     if os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid != 0 == os.geteuid():

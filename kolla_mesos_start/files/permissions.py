@@ -94,15 +94,6 @@ def reading(path: str, error: OSError) -> str:
     )
 
 
-def unreadable(path: str) -> str:
-    """Why the file can't be opened for reading; empty if it can."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    except OSError as error:
-        return reading(path, error)
-    return ""
-
-
 def world_readable(environ: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
     """The credential or key that every user can read: its variable, path and mode.
 

@@ -18,7 +18,7 @@ import os
 import stat
 from contextlib import ExitStack, contextmanager, suppress
 
-from kolla_mesos_start.errors import CannotWrite, CannotWriteYet, cannot_write
+from kolla_mesos_start.errors import PASSING, CannotWrite
 from kolla_mesos_start.files.paths import (
     O_CAREFUL,
     closing,
@@ -149,8 +149,8 @@ def _stage(contents: Sequence[Content], stack: ExitStack) -> list[_Staged]:
         except CannotWrite as error:
             problems.append(error)
     if problems:
-        is_final = any(not error.retriable for error in problems)
-        raise (CannotWrite if is_final else CannotWriteYet)("; ".join(error.reason for error in problems))
+        together = CannotWrite("; ".join(error.reason for error in problems))
+        raise together.for_now() if all(error.retriable for error in problems) else together
     return staged
 
 
@@ -202,7 +202,9 @@ def _keep_attributes(fd: int, directory: int, content: Content) -> None:
     """Copy them before the mode is set: an ACL can give the group less than the mode alone would."""
     try:
         old = os.open(content.basename, os.O_RDONLY | O_CAREFUL, dir_fd=directory)
-    except OSError:
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
         return  # There is no file yet, it is a link, or it is another user's.
     with closing(old):
         there = os.fstat(old)
@@ -314,7 +316,7 @@ def _set_owner_and_mode(fd: int, content: Content) -> None:
         try:
             os.fchmod(fd, content.mode)
         except OSError as error:
-            raise cannot_write(f"{failed}: {strerror(error)}", error) from error
+            raise CannotWrite(f"{failed}: {strerror(error)}").because(error.errno) from error
     if mode_of(fd) != content.mode:  # Some file systems drop bits silently; so does chmod.
         raise CannotWrite(f"{failed}: the system has cleared a bit: choose another `perm`, or another dest")
 
@@ -337,11 +339,10 @@ def _set_owner(fd: int, content: Content) -> None:
             )
         elif error.errno == errno.EPERM and os.geteuid() == 0:
             remedy += ", and choose a dest whose file system lets root do that (NFS: no_root_squash)"
-        raise cannot_write(
+        raise CannotWrite(
             f"config file {content.name}: {content.dest} can't be given to {uid}:{gid} by uid"
-            f" {os.geteuid()}: {strerror(error)}: {remedy}",
-            error,
-        ) from error
+            f" {os.geteuid()}: {strerror(error)}: {remedy}"
+        ).because(error.errno) from error
 
 
 # -- temporary files --

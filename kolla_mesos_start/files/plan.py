@@ -7,7 +7,7 @@ import os
 import stat
 from contextlib import contextmanager
 
-from kolla_mesos_start.errors import CannotWrite, cannot_write
+from kolla_mesos_start.errors import CannotWrite
 from kolla_mesos_start.files.paths import O_CAREFUL, UnsafePath, closing, existing, strerror
 from kolla_mesos_start.records import NamedTuple
 
@@ -146,4 +146,4 @@ def explained(content: Content, *, is_mounted: bool = False) -> Iterator[None]:
             )
         hint = advice.format(uid=os.geteuid(), directory=content.directory)
         what = f"config file {content.name}: {content.dest} {found}can't be written"
-        raise cannot_write(f"{what}: {strerror(error)}: {hint}", error) from error
+        raise CannotWrite(f"{what}: {strerror(error)}: {hint}").because(error.errno) from error

@@ -6,7 +6,7 @@ import grp
 import os
 import pwd
 
-from kolla_mesos_start.errors import CannotExecute, CannotWrite
+from kolla_mesos_start.errors import PASSING, CannotExecute, CannotWrite, Lacking
 from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ def ids(user: str) -> Ids:
 
     A number without an account gets the group of the same number only: never root's group.
     """
+    _check_databases()
     account = _account(user)
     if account is not None:
         groups = os.getgrouplist(account.pw_name, account.pw_gid)
@@ -73,6 +74,7 @@ def owner_ids(owner: str) -> tuple[int, int]:
 
     Without `group` it is the user's own group; for a number without an account the agent's.
     """
+    _check_databases()
     user, colon, group = owner.partition(":")
     account = _account(user)
     uid = account.pw_uid if account is not None else _number(user)
@@ -87,6 +89,16 @@ def owner_ids(owner: str) -> tuple[int, int]:
     if gid is None:
         raise CannotWrite(f"owner {owner!r}: group {group!r} is not known in this container; {ADD_IT}")
     return uid, gid
+
+
+def _check_databases() -> None:
+    """Raise Lacking if they can't be read for now: to the C library, a user or a group is then unknown."""
+    for path in ("/etc/passwd", "/etc/group"):
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+        except OSError as error:
+            if error.errno in PASSING:
+                raise Lacking(f"{path} can't be read: {error.strerror}").because(error.errno) from error
 
 
 def _account(user: str) -> pwd.struct_passwd | None:

@@ -327,7 +327,8 @@ def _read_mounted(file: File) -> bytes | None:
         from kolla_mesos_start.files.permissions import reading
 
         why = reading(file.mounted, error)
-        raise CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}") from error
+        failed = CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}")
+        raise failed.because(error.errno) from error
 
 
 def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list[str]:

@@ -6,9 +6,10 @@ No message contains a value.
 from __future__ import annotations
 
 import os
+import stat
 
 from kolla_mesos_start.definition.strings import is_encrypted, value_of
-from kolla_mesos_start.errors import CannotRender
+from kolla_mesos_start.errors import PASSING, CannotRender
 from kolla_mesos_start.files.paths import read_regular
 
 TYPE_CHECKING = False
@@ -46,10 +47,19 @@ def _version(directory: str) -> str | None:
 def _read(directory: str, names: Set[str] | None) -> dict[str, str]:
     try:
         found = {name for name in os.listdir(directory) if not name.startswith(".")}
+        wanted = {each for each in found if _is_file(f"{directory}/{each}")} if names is None else names
     except OSError as error:
-        raise CannotRender(f"KOLLA_VARIABLES_DIR: {_why(directory, error)}") from error
-    wanted = {each for each in found if os.path.isfile(f"{directory}/{each}")} if names is None else names
+        raise CannotRender(f"KOLLA_VARIABLES_DIR: {_why(directory, error)}").because(error.errno) from error
     return {name: _value(f"{directory}/{name}") for name in found & wanted}
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        return False
 
 
 def _value(path: str) -> str:
@@ -57,7 +67,7 @@ def _value(path: str) -> str:
     try:
         data = read_regular(path, LIMIT)
     except OSError as error:
-        raise CannotRender(_why(path, error)) from error
+        raise CannotRender(_why(path, error)).because(error.errno) from error
     if is_encrypted(data):
         raise CannotRender(f"{path} is still encrypted by ansible-vault: put the decrypted value there")
     try:

@@ -46,11 +46,15 @@ class Lost(Exception):
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended. `state` is the command's new state; `message` is one clause for people."""
+    """How an attempt ended. `state` is the command's new state; `message` is one clause for people.
+
+    `passes`: the command could not be run, for a reason that can pass by itself.
+    """
 
     state: str
     status: int | None
     message: str
+    passes: bool = False
 
 
 class Claim(NamedTuple):

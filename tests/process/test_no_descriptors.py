@@ -62,7 +62,7 @@ from kolla_mesos_start.daemon.handoff import Stopping
 from kolla_mesos_start.loop import Loop, now
 handoff = Record(run_dir={run_dir!r}, service="s/web", check_env={{}}, check_ids=None, supervised=True)
 registrar = Record(session=Record(connected=False), loop=Loop(), presence=Record(withdrawn=False))
-drain = Drain(registrar, handoff, Stopping(0.0, ["true"], 60.0))
+drain = Drain(registrar, handoff, Stopping(0.0, ["true"], 0.5))
 """
 LOG = """
 from kolla_mesos_start import log

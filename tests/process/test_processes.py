@@ -59,11 +59,3 @@ def test_a_process_that_outlives_us_needs_no_ctypes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "_ctypes", None)
     child = Child([shutil.which("true") or ""], {}, outlives_us=True).started()
     assert child.wait() == 0
-
-
-def test_a_process_says_itself_why_it_is_missed(capfd: pytest.CaptureFixture[str]) -> None:
-    child = Child(["/nowhere/python3"], {}, outlives_us=True, complaint="the daemon stays unregistered")
-    child.wait()
-    said = capfd.readouterr().err
-    assert said.startswith("/nowhere/python3 can't be started: ")
-    assert said.endswith("; the daemon stays unregistered\n")

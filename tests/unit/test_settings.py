@@ -116,7 +116,7 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("KOLLA_ZK_HOSTS", "xn--bcher-kva.de", {"hosts": "xn--bcher-kva.de:2181"}),
     ("KOLLA_APP_ID", "/dev/keystone", {"deployment_id": "dev", "service_name": "keystone"}),
     ("KOLLA_APP_ID", "/dev/files/web", {"deployment_id": "dev", "service_name": "files/web"}),
-    ("KOLLA_APP_ID", "/dév/\u6771 \uffef", {"deployment_id": "dév", "service_name": "\u6771 \uffef"}),
+    ("KOLLA_APP_ID", "/dév/\u6771 a", {"deployment_id": "dév", "service_name": "\u6771 a"}),
     ("KOLLA_SYSTEM_PREFIX", "/clouds/kolla/", {"prefix": "/clouds/kolla"}),
     ("KOLLA_SYSTEM_PREFIX", "/", {"prefix": ""}),
     ("KOLLA_HOSTNAME", "node-1", {"host": "node-1"}),
@@ -124,7 +124,9 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("HOST", "not beside MESOS_TASK_ID", {"host": "machine"}),
     ("KOLLA_ADDRESS", "10.0.0.7", {"address": "10.0.0.7"}),
     ("KOLLA_ADDRESS", "2001:db8::7", {"address": "2001:db8::7"}),
+    ("KOLLA_HOSTNAME", "n\u0153ud_1.site:2@a+b", {"host": "n\u0153ud_1.site:2@a+b"}),
     ("KOLLA_ADDRESS", "agent-7.example.org", {"address": "agent-7.example.org"}),
+    ("KOLLA_ADDRESS", "host.example.", {"address": "host.example."}),
     ("KOLLA_PORTS", "5000, 35357", {"ports": (5000, 35357)}),
     ("PORTS", "31000", {"ports": (31000,)}),
     ("KOLLA_ZK_HOSTS", "zk.site.:2181,zk2.", {"hosts": "zk.site.:2181,zk2.:2181"}),
@@ -223,6 +225,9 @@ BAD = [
     ("NODE_NAME", "global", "other than global"),
     ("KOLLA_ADDRESS", "10.0.0.7:5000", "an IP address"),
     ("KOLLA_ADDRESS", "10.0.0.300", "an IP address"),
+    ("KOLLA_ADDRESS", "10.0.0.7.", "an IP address"),
+    ("KOLLA_ADDRESS", "host..", "an IP address"),
+    ("KOLLA_ADDRESS", ".", "an IP address"),
     ("KOLLA_ADDRESS", "[::1]", "without brackets"),
     ("KOLLA_PORTS", "5000,http", "1 to 65535"),
     ("KOLLA_PORTS", "0", "1 to 65535"),
@@ -281,6 +286,64 @@ def test_a_bad_value_is_reported_with_its_name_and_what_was_expected(
     (issue,) = issues(**{name: value})
     assert issue.startswith(f"{name} is " if value and name != "KOLLA_ZK_ACL" else name)
     assert words in issue
+
+
+# Text in which a value arrives that was meant, and what its message says to do.
+DISGUISES = [
+    ('"{}"', "it is in quotes, which are a part of it: write it without them"),
+    ("'{}'", "it is in quotes, which are a part of it: write it without them"),
+    ("{} ", "it begins or ends with a blank (U+0020): remove that"),
+    (" {}", "it begins or ends with a blank (U+0020): remove that"),
+    ("{}\t", "it begins or ends with a blank (U+0009): remove that"),
+    ("{}\r", "it begins or ends with a blank (U+000D): remove that"),
+    ("{}\n", "it begins or ends with a blank (U+000A): remove that"),
+    ("{}\xa0", "it begins or ends with a blank (U+00A0): remove that"),
+    ("{}\u200b", "it has a character that nobody sees (U+200B): remove that"),
+    ("\ufeff{}", "it has a character that nobody sees (U+FEFF): remove that"),
+    ("{}\u202e", "it has a character that nobody sees (U+202E): remove that"),
+    ("{}e\u0301", "form NFC"),
+    ("{}${{SITE}}", "it has a placeholder that nothing has replaced: write the value"),
+    ("{}{{{{ site }}}}", "it has a placeholder that nothing has replaced: write the value"),
+]
+# These remove blanks themselves, or are a list or a command.
+FREE = {
+    "KOLLA_ZK_HOSTS",
+    "KOLLA_PORTS",
+    "PORTS",
+    "KOLLA_ZK_ACL",
+    "KOLLA_LOGS",
+    "MESOS_CONTAINER_NAME",
+    "HOST",
+}
+
+
+@pytest.mark.parametrize(("form", "words"), DISGUISES, ids=ascii)
+@pytest.mark.parametrize(
+    ("name", "value"), {name: value for name, value, _ in GOOD if name not in FREE}.items()
+)
+def test_a_good_value_with_what_an_env_file_keeps_is_refused(
+    name: str, value: str, form: str, words: str
+) -> None:
+    """Else a host, a generation or a deployment gets a twin that nobody can tell from it."""
+    (issue,) = issues(**{name: form.format(value)})
+    assert issue.startswith(name) and issue.endswith(words) and issue.count(words) == 1
+
+
+@pytest.mark.parametrize("name", ["KOLLA_APP_ID", "KOLLA_SYSTEM_PREFIX"])
+@pytest.mark.parametrize("path", ["/a /b", "/ a/b", '/"a"/b', "/a\u200b/b"])
+def test_each_part_of_a_path_is_checked(name: str, path: str) -> None:
+    """A deployment is a part of KOLLA_APP_ID."""
+    (issue,) = issues(**{name: path})
+    assert "a part of it" in issue
+
+
+@pytest.mark.parametrize(
+    "host", ["ctl 1", "ctl-1,ctl-2", "HOST=ctl-1", "%H", "$(hostname)", "ctl-1#a", "c\\1"]
+)
+def test_a_host_has_the_name_of_a_host(host: str) -> None:
+    """Not everything that can be the name of a znode."""
+    (issue,) = issues(KOLLA_HOSTNAME=host)
+    assert "a name without / and blanks, of letters, digits and" in issue
 
 
 def test_every_variable_has_a_good_and_a_bad_value_here() -> None:

@@ -23,8 +23,9 @@ from kolla_mesos_start.ctl.directory.findings import (
     counted,
     located,
 )
+from kolla_mesos_start.definition import strings
 from kolla_mesos_start.definition.document import Fields, Reading, load, nearest
-from kolla_mesos_start.definition.strings import GLOBAL, Text, bad_segment, labelled, sublabel
+from kolla_mesos_start.definition.strings import Text, labelled, sublabel
 from kolla_mesos_start.errors import BadDefinition, CannotRender
 
 NAME = "launch"  # of the file
@@ -197,9 +198,8 @@ def _lines(reading: Reading, top: Fields) -> Sequence[str]:
 
 def bad_host(name: str) -> str | None:
     """Why it can't be the name of a host: its agents would refuse it as KOLLA_HOSTNAME."""
-    if name != GLOBAL and not bad_segment(name) and name.isprintable():
-        return None
-    return f"expected the name of a host, without / and other than {GLOBAL}, found {name!r}"
+    expected = strings.bad_host(name)
+    return expected and f"{expected}, found {name!r}"
 
 
 def _services(

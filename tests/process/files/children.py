@@ -42,8 +42,8 @@ class Outcome(NamedTuple):
     @property
     def reason(self) -> str:
         assert isinstance(self.error, CannotWrite), self
-        full = "No space left" in self.error.reason
-        assert (self.error.status, self.error.retriable) == ((75, True) if full else (73, False))
+        passes = any(why in self.error.reason for why in ("No space left", "Input/output error"))
+        assert (self.error.status, self.error.retriable) == ((75, True) if passes else (73, False))
         return self.error.reason
 
 

@@ -129,7 +129,7 @@ def test_a_file_that_can_never_be_written_makes_a_full_disk_final(home: Path) ->
     [("fchmod", 1), ("fchmod", 2), ("write", 1), ("fsync", 1), ("rename", 1), ("fsync", 2)],
 )
 def test_an_error_at_any_step_leaves_no_temporary_file(home: Path, uid: int, step: str, number: int) -> None:
-    """The disk fails at this moment: status 73, and the old file or the new one."""
+    """The disk fails at this moment: status 75, and the old file or the new one."""
     dest = write(home / "app.conf", b"old", uid)
 
     def action() -> None:
