@@ -47,6 +47,7 @@ MAX_MARK = 64  # bytes of the znode of a generation
 MAX_FLOOR = 2**62  # A service may forge its own tokens; above this, there is enough room for other services.
 MAX_STATE = 64  # bytes of a state that are shown
 MAX_REGISTERED = 16384  # bytes of a container's facts
+REMARKS = 3  # about what is left out below the same znode
 MAX_NAME = 64  # characters of another container's host or generation that are shown
 
 
@@ -286,21 +287,30 @@ def _unmet_instances(dependency: Dependency, view: View, znodes: Znodes) -> Unme
 def _counted(dependency: Dependency | Members, required: int, place: str, view: View) -> int:
     """How many members or ready instances below `place` count for the dependency, at most `required`.
 
-    Only as many as are required are read; another one for each that does not count.
+    Only as many as are required are read; up to twice as many as do not count are read besides.
     """
     read = member if isinstance(dependency, Members) else instance
     generation = dependency.generation if isinstance(dependency, Dependency) else None
     paths = iter([f"{place}/{name}" for name in view.names(place, required)])
-    counted = 0
-    while counted < required and (batch := list(islice(paths, required - counted))):
+    counted, left_out = 0, list[str]()
+    while counted < required and (batch := list(islice(paths, max(required - counted, len(left_out))))):
         for path, znode in view.znodes(batch).items():
             if znode is None:
                 continue
             if why := why_left_out(znode, read):
-                view.remarks.append(f"{path} is left out: {why}")
+                left_out.append(f"{path} is left out: {why}")
             else:
                 counted += generation is None or decode_registered(znode).generation == generation
-    return counted
+    _remark(view, place, left_out)
+    return min(counted, required)
+
+
+def _remark(view: View, place: str, left_out: list[str]) -> None:
+    """The first few of these remarks, and about how many more there are: one container may write them all."""
+    view.remarks += left_out[:REMARKS]
+    more = len(left_out) - REMARKS
+    if more > 0:
+        view.remarks.append(f"{place}: at least {1 << more.bit_length() - 1} more are left out")
 
 
 def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
@@ -311,14 +321,16 @@ def _others(dependency: Dependency, view: View, znodes: Znodes) -> str:
     if bad_service(owner) or owner.rsplit("/", 1)[-1] != dependency.role:
         return f"{claim} does not name the service of this role"
     place = znodes._replace(service_name=owner).containers
-    others = []
+    others: list[tuple[str, str]] = []
+    left_out: list[str] = []
     for path, znode in view.znodes(f"{place}/{name}" for name in view.names(place)).items():
         if znode and not znode.stat.ephemeralOwner:
-            view.remarks.append(f"{path} is left out: {NO_SESSION}")
+            left_out.append(f"{path} is left out: {NO_SESSION}")
         elif znode:  # None: deleted since. One that is invalid may be of any generation.
             shown = decode_registered(znode)
             if shown.generation != dependency.generation:
                 others.append((shown.host, shown.generation or ""))
+    _remark(view, place, left_out)
     if not others:
         return ""
     host, generation = min(others)

@@ -53,6 +53,7 @@ ENTRY_OVERHEAD = 30  # bytes of each entry of an ACL, beside its id
 # Seconds for each missing name after the first, and at most: together with the read, the last name is known a
 # quarter of a second after it appeared.
 PAUSE, LONGEST_PAUSE = 0.01, 0.24
+MOST_WARNINGS = 100  # about what was read: another container may write as much as it likes
 SHORT_SESSION = 3.0  # seconds
 # Seconds until a read is repeated that was granted before, and then denied: a credential is being replaced.
 DENIED_PAUSE = 5.0
@@ -325,10 +326,12 @@ class Client:
         self.watches.watch(())
 
     def warn_once(self, warning: str) -> None:
-        """Log a warning about what was read, unless it was logged before."""
-        if warning not in self._warnings:
+        """Log a warning about what was read, unless it was logged before, or there were too many."""
+        if warning not in self._warnings and len(self._warnings) < MOST_WARNINGS:
             self._warnings.add(warning)
             log.warning("%s", warning)
+            if len(self._warnings) == MOST_WARNINGS:
+                log.warning("more warnings about what others have written are not logged")
 
     def _check_timeout(self) -> None:
         timeout = self.session.timeout

@@ -142,9 +142,10 @@ class View(agents.View):
             self._unread.difference_update(level)
             found = self._read(client, level, each)
             parents, above = [], []
+            listed = {each: set(self._names.get(each, ())) for each in {*map(_parent, found)}}
             for path, znode in found.items():
                 parent, _, name = path.rpartition("/")
-                if parent in self._znodes and (znode is None) == (name in self._names.get(parent, ())):
+                if parent in self._znodes and (znode is None) == (name in listed[parent]):
                     above.append(parent)  # It was created or deleted.
                 known = self._znodes.get(path)
                 if znode is None:
@@ -192,6 +193,10 @@ class View(agents.View):
                 self._znodes[path] = znode
             else:
                 self._znodes.pop(path, None)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def json_object(data: bytes) -> Mapping[str, Any]:
