@@ -47,7 +47,7 @@ MAX_MARK = 64  # bytes of the znode of a generation
 MAX_FLOOR = 2**62  # A service may forge its own tokens; above this, there is enough room for other services.
 MAX_STATE = 64  # bytes of a state that are shown
 MAX_REGISTERED = 16384  # bytes of a container's facts
-REMARKS = 3  # about what is left out below the same znode
+REMARKS = 10  # about what is left out below the same znode
 MAX_NAME = 64  # characters of another container's host or generation that are shown
 
 

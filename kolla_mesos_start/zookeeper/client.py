@@ -371,7 +371,7 @@ class Client:
         if meanwhile:
             self.session.flush()
             meanwhile()
-        self.until(reply.is_done)
+        self.until(lambda: reply.done)
         if reply.error is None:
             return reply.value
         if isinstance(reply.error, wire.OUTAGE):

@@ -610,7 +610,8 @@ def _command_line(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("mode", "status", "reason"), [(None, 127, "No such file or directory"), (0o644, 126, "Permission denied")]
+    ("mode", "status", "reason"),
+    [(None, 127, "No such file or directory"), (0o644, 126, "Permission denied")],
 )
 def test_a_restart_through_the_election_needs_its_interpreter(
     cluster: Cluster, mode: int | None, status: int, reason: str

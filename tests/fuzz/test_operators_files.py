@@ -77,9 +77,9 @@ def test_yaml(fuzz: Fuzz, seed: int) -> None:
 
     def attempt(data: bytes) -> None:
         formats.places(data)
-        for numbers in (True, False):
+        for loader in (formats._Values, formats._Definition, formats._AsWritten):
             try:
-                formats._yaml(data, numbers=numbers)
+                formats._yaml(data, loader)
             except BadDefinition as error:
                 assert len(error.issues[0]) < 1000
 

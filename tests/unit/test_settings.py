@@ -319,7 +319,11 @@ FREE = {
 
 @pytest.mark.parametrize(("form", "words"), DISGUISES, ids=ascii)
 @pytest.mark.parametrize(
-    ("name", "value"), {name: value for name, value, _ in GOOD if name not in FREE}.items()
+    ("name", "value"),
+    [
+        pytest.param(name, value, id=name)
+        for name, value in {name: value for name, value, _ in GOOD if name not in FREE}.items()
+    ],
 )
 def test_a_good_value_with_what_an_env_file_keeps_is_refused(
     name: str, value: str, form: str, words: str

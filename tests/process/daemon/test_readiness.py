@@ -376,16 +376,16 @@ def test_a_url_is_asked_with_http_1_1(
     asked = []
 
     def serve() -> None:
-        connection, _ = listening.accept()
+        connection, _ = server.accept()
         with connection:
             asked.extend(connection.recv(1000).decode().split("\r\n"))
             is_right = asked[0] == "GET /a?b HTTP/1.1" and "Connection: close" in asked
             connection.sendall(b"HTTP/1.1 %d x\r\n\r\n" % (200 if is_right else 426))
 
-    with socket.socket(family) as listening:
-        listening.bind((address, 0))
-        listening.listen()
-        port = listening.getsockname()[1]
+    with socket.socket(family) as server:
+        server.bind((address, 0))
+        server.listen()
+        port = server.getsockname()[1]
         thread = threading.Thread(target=serve)
         thread.start()
         assert outcome(lambda: http(f"http://{netloc.format(port)}/a?b"), timeout=10) == ""
