@@ -373,7 +373,7 @@ def test_a_url_is_asked_with_http_1_1(
     family: socket.AddressFamily, address: str, netloc: str, host: str
 ) -> None:
     """Some servers (Envoy) refuse HTTP/1.0, and HTTP/1.1 without a Host that they can parse."""
-    asked = []
+    asked: list[str] = []
 
     def serve() -> None:
         connection, _ = server.accept()
