@@ -42,6 +42,7 @@ FULL = (
     "tests/containers/test_tripleo.py",
     "tests/containers/test_with_kolla_start.py",
     "tests/stack/test_chaos.py",
+    "tests/stack/test_lives.py",
     "tests/stack/test_loadbalancer.py",
     "tests/stack/test_migration.py",
     "tests/stack/test_new_passwords.py",
