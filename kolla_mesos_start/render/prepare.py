@@ -301,7 +301,7 @@ class Preparer:
             services=self.published.services,
             ready_instances=self.published.ready_instances,
             get_ip_address=partial(network.get_ip_address, self._settings),
-            cpu_count=len(os.sched_getaffinity(0)),
+            cpu_count=_processors() if any("cpu_count" in text.text for text in texts) else 1,
             facts=facts,
             image_generation=self._settings.generation,
             election=self.election,
@@ -313,6 +313,12 @@ class Preparer:
         from kolla_mesos_start.host import accounts
 
         return accounts.to_become(step.command.user)
+
+
+def _processors() -> int:
+    from kolla_mesos_start.host import processors  # Few templates use it.
+
+    return processors.usable()
 
 
 def _read_mounted(file: File) -> bytes | None:
