@@ -11,6 +11,7 @@ import marshal
 import os
 import select
 import signal
+import stat
 import time
 
 TYPE_CHECKING = False
@@ -90,10 +91,7 @@ class Child:
                     _redirect(output)
                 if ids:
                     at = "user"
-                    uid, gid, groups = ids
-                    os.setgroups(groups)
-                    os.setgid(gid)
-                    os.setuid(uid)
+                    become_user(*ids)
                 if not is_daemon:
                     _hide_descriptors()
                 at = "program"
@@ -189,6 +187,21 @@ class Child:
                 os.close(pidfd)
             self.kill()
         return STILL_RUNS if self.status is None else ending(self.status)
+
+
+def become_user(uid: int, gid: int, groups: Sequence[int]) -> None:
+    """Become this user for good. Raises OSError.
+
+    The standard descriptors become the user's own, as with runc: it can then open /dev/stderr by its name.
+    """
+    for fd in range(3):
+        with contextlib.suppress(OSError):  # It is closed, or we have no right to.
+            # Only what is nobody else's file: neither a log nor /dev/null.
+            if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
+                os.fchown(fd, uid, -1)
+    os.setgroups(groups)
+    os.setgid(gid)
+    os.setuid(uid)
 
 
 def _hide_descriptors() -> None:

@@ -24,7 +24,14 @@ from kolla_mesos_start.errors import (
 )
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.loop import now
-from kolla_mesos_start.processes import PR_SET_CHILD_SUBREAPER, Child, pidfd_open, prctl, signal_name
+from kolla_mesos_start.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    Child,
+    become_user,
+    pidfd_open,
+    prctl,
+    signal_name,
+)
 from kolla_mesos_start.settings import OF_MANAGER
 from kolla_mesos_start.tree.znodes import Znodes
 from kolla_mesos_start.zookeeper.ephemerals import OURS
@@ -151,9 +158,7 @@ class Launch:
         import kolla_mesos_start.files.permissions  # noqa: F401
 
         try:
-            os.setgroups(ids.groups)
-            os.setgid(ids.gid)
-            os.setuid(ids.uid)
+            become_user(ids.uid, ids.gid, ids.groups)
         except OSError as error:
             reason = f"it can't become uid {ids.uid}, gid {ids.gid}: {error.strerror}"
             raise CannotExecute(reason, command=self._path).because(error.errno) from error

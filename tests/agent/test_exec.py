@@ -594,6 +594,24 @@ def test_the_user_of_a_daemon_need_not_read_python(
 
 
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
+def test_another_user_may_open_the_standard_streams_by_name(
+    deployment: Deployment, containers: Containers, site: Site, mode: str
+) -> None:
+    """As in a container whose user is set by its launcher: for commands, hooks and the daemon."""
+    writes = "echo said by {} >/dev/stderr; echo >>/proc/self/fd/1"
+    commands = {"first": {"command": writes.format("a command"), "user": "65533"}}
+    daemon = ["sh", "-ec", writes.format("the daemon") + "; exec sleep 1000"]
+    before_stop = ["sh", "-ec", writes.format("before_stop")]
+    publish_daemon(deployment, daemon, commands=commands, user="65534", before_stop=before_stop)
+    piped = ("bash", "-c", 'exec "$@" > >(exec cat) 2>&1', "bash")
+    agent = containers.start(SERVICE, under=piped, KOLLA_START_MODE=mode)
+    site.await_instances(1)
+    assert agent.stop().returncode == 0
+    for who in ("a command", "the daemon", "before_stop"):
+        eventually(lambda: f"said by {who}" in agent.said, who)  # noqa: B023
+
+
+@pytest.mark.parametrize("mode", ["exec", "supervise"])
 def test_a_missing_program_is_named_although_its_user_cannot_read_python(
     deployment: Deployment, containers: Containers, mode: str
 ) -> None:
