@@ -138,8 +138,8 @@ class Servers:
         return ",".join(_address(host, port) for host, port in self.hosts)
 
     def stamp(self) -> tuple[object, ...]:
-        """It differs after a file with an identity of ours was replaced."""
-        return tuple(map(_stamp, filter(None, (self.auth_file, self.cert, self.key))))
+        """It differs after a file with an identity of ours, or the file of CAs, was replaced."""
+        return tuple(map(_stamp, filter(None, (self.auth_file, self.ca, self.cert, self.key))))
 
     def read_auth(self) -> str:
         """Read `auth_file` again; returns why that failed. Then the last identities stay in use."""
@@ -176,7 +176,7 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class _NewIdentity(OSError):
-    """Our credential or certificate was replaced: the connection has to be made again."""
+    """Our credential, certificate or CA was replaced: the connection has to be made again."""
 
 
 def _address(host: str, port: int) -> str:
@@ -586,8 +586,10 @@ class Session:
         self._stamp = stamp
         if why := self.servers.read_identity():
             log.warning("%s; the connection to ZooKeeper keeps its identity", why)
-        elif self.servers.cert or self.servers.auth != before:
-            raise _NewIdentity("connecting to ZooKeeper again: our credential or certificate was replaced")
+        elif self.servers.ca or self.servers.auth != before:
+            raise _NewIdentity(
+                "connecting to ZooKeeper again: our credential, certificate or CA was replaced"
+            )
 
     def _check_forgotten(self) -> None:
         # The server sends data, but never completes a reply.

@@ -122,7 +122,7 @@ def test_a_digest_is_replaced_under_running_daemons(rotated: Rotated, zookeeper:
     rotated.publish(OLD, NEW)
     rotated.replace_files(NEW)
     for agent in agents:
-        agent.says("our credential or certificate was replaced")
+        agent.says("our credential, certificate or CA was replaced")
     rotated.publish(NEW)
     assert rotated.identities() == {identity(name, NEW) for name in ("operator", "db", "web")}
     assert [set(rotated.site(service).await_instances(1)) for service in (DB, WEB)] == before

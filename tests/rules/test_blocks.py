@@ -353,7 +353,7 @@ def moves_to_another_ensemble(block: Block, ground: Ground) -> None:
 def changes_a_password(block: Block, ground: Ground) -> None:
     """In a private MariaDB: after the first block both passwords work, after the second only the new one."""
     overlap, final = (
-        the_block(f"{GUIDE}/secrets.rst", f"ALTER USER 'nova'@'%' {word}")
+        the_block(f"{GUIDE}/rotate.rst", f"ALTER USER 'nova'@'%' {word}")
         for word in ("IDENTIFIED VIA", "IDENTIFIED BY")
     )
     with tempfile.TemporaryDirectory() as place:
@@ -629,7 +629,7 @@ CLAIMS: Mapping[str, Mapping[str, Check]] = {
         "kolla_mesos_ctl publish": is_published,
         START: is_started,
     },
-    f"{GUIDE}/secrets.rst": {"ALTER USER 'nova'@'%' IDENTIFIED BY": changes_a_password},
+    f"{GUIDE}/rotate.rst": {"ALTER USER 'nova'@'%' IDENTIFIED BY": changes_a_password},
     f"{GUIDE}/kubernetes.rst": {MANIFESTS: is_typed},
     f"{GUIDE}/marathon.rst": {MANIFESTS: is_typed},
     f"{GUIDE}/podman.rst": {MANIFESTS: is_typed},
