@@ -43,7 +43,7 @@ def each(schema: Mapping[str, Any]) -> dict[str, Any]:
 WHOLE = {"type": "integer", "minimum": 0}
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 PORT = {"type": "integer", "minimum": 0, "maximum": 65535}
-PROTOCOL = {"enum": ["tcp", "udp", "tcp,udp"]}
+PROTOCOL = {"enum": ["tcp", "udp", "udp,tcp"]}
 TEXT = {"type": "string", "minLength": 1}
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}

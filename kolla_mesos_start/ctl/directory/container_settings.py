@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+from kolla_mesos_start.addresses import is_port
 from kolla_mesos_start.ctl.directory import pod_template
 from kolla_mesos_start.ctl.directory.pod_template import PodTemplate
 from kolla_mesos_start.definition.document import Fields, Reading, nearest
@@ -49,6 +50,7 @@ CAPABILITIES = frozenset(
     SYS_TTY_CONFIG WAKE_ALARM
     """.split()  # noqa: SIM905  # A list of literals would be a line for each.
 )
+TCP, UDP, PORT = "tcp", "udp", "a port (80, or 53/udp)"
 NUMBER = "a number is `instances` of the definition: `service: {instances: 2}`"  # of containers
 # How mounts that are made later are seen by the host and the container; slave: only from the host.
 PROPAGATIONS = ("shared", "rshared", "slave", "rslave")
@@ -181,9 +183,20 @@ def bad_place(text: str) -> str | None:
     return None if good and parts and not first else "expected an absolute path without colon, \\ and .."
 
 
-def is_port(text: str) -> bool:
-    """Whether it is the number of a port."""
-    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
+class Port(NamedTuple):
+    """A port where others reach a container, of TCP or UDP."""
+
+    number: int
+    protocol: str = TCP
+
+    def __str__(self) -> str:
+        return f"{self.number}{'' if self.protocol == TCP else f'/{self.protocol}'}"
+
+
+def port_of(text: str) -> Port | None:
+    """The port, such as 80 or 53/udp; None if the text is none."""
+    found = re.fullmatch(rf"([0-9]{{1,5}})(/({TCP}|{UDP}))?", text)
+    return Port(int(found[1]), found[3] or TCP) if found and is_port(int(found[1])) else None
 
 
 def mebibytes(text: str) -> int | None:
@@ -331,7 +344,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "capabilities": (_texts, _bad_capability),
     "ports": (
         _texts,
-        lambda text: None if "{{" in text or is_port(text) else "expected a port, or a template of one",
+        lambda text: None if "{{" in text or port_of(text) else f"expected {PORT}, or a template of one",
     ),
     "volumes": (_volumes,),
     "env": (_env,),

@@ -13,7 +13,14 @@ from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start.ctl.directory import container_settings
-from kolla_mesos_start.ctl.directory.container_settings import EACH, HOST, OWN, ContainerSettings, Volume
+from kolla_mesos_start.ctl.directory.container_settings import (
+    EACH,
+    HOST,
+    OWN,
+    ContainerSettings,
+    Port,
+    Volume,
+)
 from kolla_mesos_start.ctl.directory.findings import (
     ERROR,
     WARNING,
@@ -96,12 +103,12 @@ class LaunchFile(NamedTuple):
         )
         yield Issue(ERROR, NAME, what, self.label(service, "placement"))
 
-    def shared_ports(self, ports: Mapping[str, Sequence[int]], wanted: Mapping[str, int]) -> Iterator[Issue]:
+    def shared_ports(self, ports: Mapping[str, Sequence[Port]], wanted: Mapping[str, int]) -> Iterator[Issue]:
         """Ports that two services use on one named host, unless they have their own networks.
 
         A launcher other than Kubernetes gives a container the host's network if launch.yml names none.
         """
-        users: dict[tuple[str, int], str] = {}
+        users: dict[tuple[str, Port], str] = {}
         for service in ports:
             for host in self.placed(service, wanted.get(service, 1)):
                 for port in ports[service] if self.of(service).network != OWN else ():
@@ -109,7 +116,7 @@ class LaunchFile(NamedTuple):
                     if other != service:
                         yield self._shared_port(host, port, service, other)
 
-    def _shared_port(self, host: str, port: int, service: str, other: str) -> Issue:
+    def _shared_port(self, host: str, port: Port, service: str, other: str) -> Issue:
         what = (
             f"ports: {port} of {service} is a port of {other} too, and both run on {host}: choose another one"
         )

@@ -68,7 +68,7 @@ def service(container: PerHostContainer) -> Document:
         "command": [escaped(each) for each in workload.argv],
         "environment": {name: escaped(value) for name, value in container.environ("docker logs").items()},
         "network_mode": None if workload.on_own_network else "host",
-        "ports": [f"{port}:{port}" for port in workload.ports if workload.on_own_network],
+        "ports": [f"{port.number}:{port}" for port in workload.ports if workload.on_own_network],
         **_rights(workload),
         "volumes": [*map(_volume, container.mounts), *map(escaped, anonymous)],
         "tmpfs": [f"{escaped(path)}:mode=1777,exec" for path in container.temporary if path not in anonymous],

@@ -25,7 +25,9 @@ from kolla_mesos_start.ctl.directory.container_settings import (
     KEPT,
     NAMED,
     SHARED,
+    TCP,
     TEMPORARY,
+    Port,
     Volume,
 )
 from kolla_mesos_start.ctl.directory.findings import ERROR, Issue
@@ -217,10 +219,21 @@ class _Objects:
         return found
 
     def service(self) -> Document:
-        ports = [{"name": f"port-{port}", "port": port, "targetPort": port} for port in self.workload.ports]
+        ports = [
+            {**named, "port": port.number, "targetPort": port.number} for port, named in self.named_ports()
+        ]
         headless = "None" if self.is_stateful else None
         spec = filled({"clusterIP": headless, "selector": {NAME: self.name}, "ports": ports})
         return self.object("v1", "Service", {"spec": spec})
+
+    def named_ports(self) -> Iterator[tuple[Port, Document]]:
+        """The ports with a unique name and, unless it is TCP, their protocol."""
+        for port in self.workload.ports:
+            name = f"port-{port}".replace("/", "-")
+            yield (
+                port,
+                {"name": name, **({} if port.protocol == TCP else {"protocol": port.protocol.upper()})},
+            )
 
     def disruption_budget(self) -> Document:
         """How many a drained node may evict. One that is not ready may always be evicted."""
@@ -392,7 +405,7 @@ class _Objects:
                 "image": workload.image,
                 "args": list(workload.argv),
                 "env": self.env(),
-                "ports": [{"name": f"port-{port}", "containerPort": port} for port in workload.ports],
+                "ports": [{**named, "containerPort": port.number} for port, named in self.named_ports()],
                 # A container that waits is healthy and not ready, however long. A startupProbe would have to
                 # choose between that and a limit: `start_timeout` counts from the daemon's start.
                 # Each probe starts a program: every few seconds they would take most of the time of a node.

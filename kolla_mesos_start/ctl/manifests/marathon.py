@@ -150,7 +150,7 @@ def notes(model: Model) -> Iterator[str]:
             yield f"{each.service} is not drained: Marathon has no preStop; set KOLLA_START_MODE to supervise"
         if each.of_kind(KEPT) and not each.hosts:
             yield f"give {each.service} a `placement`: its data stay on the host where it has started first"
-    ports = {port for each in model.workloads for port in each.ports if port not in OFFERED}
+    ports = {port.number for each in model.workloads for port in each.ports if port.number not in OFFERED}
     if ports:
         which = ", ".join(map(str, sorted(ports)))
         yield f"have the Mesos agents offer the ports {which}: by default they offer 31000 to 32000"
@@ -227,10 +227,17 @@ class _Maker:
         found: App = {"type": "DOCKER", "docker": docker, "volumes": list(self.volumes())}
         if self.workload.on_own_network:
             found["portMappings"] = [
-                {"name": f"port-{port}", "containerPort": port, "hostPort": port, "protocol": "tcp"}
-                for port in self.workload.ports
+                {"name": f"port-{port}", "containerPort": port, "hostPort": port, "protocol": protocol}
+                for port, protocol in self.protocols().items()
             ]
         return found
+
+    def protocols(self) -> Mapping[int, str]:
+        """The protocols of each port, which Mesos offers once for both."""
+        found: dict[int, set[str]] = {}
+        for port in self.workload.ports:
+            found.setdefault(port.number, set()).add(port.protocol)
+        return {port: ",".join(sorted(protocols, reverse=True)) for port, protocols in found.items()}
 
     def fetch(self) -> Iterator[App]:
         """The archive of the agent."""
@@ -242,7 +249,10 @@ class _Maker:
         """The network. Without port definitions, Marathon would assign a port."""
         if self.workload.on_own_network:
             return {"networks": [{"mode": "container/bridge"}]}
-        ports = [{"name": f"port-{port}", "port": port, "protocol": "tcp"} for port in self.workload.ports]
+        ports = [
+            {"name": f"port-{port}", "port": port, "protocol": protocol}
+            for port, protocol in self.protocols().items()
+        ]
         return {"networks": [{"mode": "host"}], "portDefinitions": ports, "requirePorts": bool(ports)}
 
     def env(self) -> Mapping[str, str]:

@@ -24,14 +24,16 @@ from kolla_mesos_start.ctl.directory.container_settings import (
     NAMED,
     NO_REFERENCE,
     OWN,
+    PORT,
     REFERENCE,
     SCALED,
     SHARED,
     TEMPORARY,
     ContainerSettings,
+    Port,
     Volume,
     bad_place,
-    is_port,
+    port_of,
 )
 from kolla_mesos_start.ctl.directory.directory import Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import ERROR, WARNING, Finding, Issue, located
@@ -103,7 +105,7 @@ class Workload(NamedTuple):
     stop_grace: float
     drains: bool
     drain: float
-    ports: Sequence[int]
+    ports: Sequence[Port]
     mounted: Sequence[Mounted]
     elects: bool
     settings: ContainerSettings
@@ -438,21 +440,22 @@ class _WorkloadReader:
             self.issues.append(Issue(WARNING, NAME, what, label))
         return image or ""
 
-    def ports(self) -> Sequence[int]:
-        found: list[int] = []
+    def ports(self) -> Sequence[Port]:
+        found: list[Port] = []
         for text in self.settings.ports or ():
-            port = self.rendered("ports", text)
-            if port is None:
+            value = self.rendered("ports", text)
+            if value is None:
                 continue
-            if not is_port(port):
-                self.wrong("ports", f"expected a port, but {text} is {port!r} for {self.service.name}")
-            elif int(port) in found:
+            port = port_of(value)
+            if not port:
+                self.wrong("ports", f"expected {PORT}, but {text} is {value!r} for {self.service.name}")
+            elif port in found:
                 self.wrong("ports", f"{port} is here twice, for {self.service.name}")
             else:
-                found.append(int(port))
+                found.append(port)
         return found
 
-    def env(self, graph: Graph, ports: Sequence[int]) -> Mapping[str, str]:
+    def env(self, graph: Graph, ports: Sequence[Port]) -> Mapping[str, str]:
         on_change = graph.daemon and graph.daemon.on_change
         # Its parent has to restart it after a change.
         is_restarted = bool(on_change and on_change.kind == "restart")
@@ -461,7 +464,7 @@ class _WorkloadReader:
             "KOLLA_SYSTEM_PREFIX": self.site.prefix,
             "KOLLA_APP_ID": f"/{self.site.deployment}/{self.service.name}",
             "KOLLA_GENERATION": self.tag,
-            "KOLLA_PORTS": ",".join(map(str, ports)),
+            "KOLLA_PORTS": ",".join(dict.fromkeys(str(port.number) for port in ports)),
             "KOLLA_START_MODE": "supervise" if is_restarted else None,
             "KOLLA_STOP_SIGNAL": None if self.settings.stop_signal == TERM else self.settings.stop_signal,
         }

@@ -85,7 +85,7 @@ def _container(container: PerHostContainer) -> Iterator[str]:
     for name, value in container.environ("journalctl --unit").items():
         yield f"Environment={word(f'{name}={value}')}"
     if workload.on_own_network:
-        yield from (f"PublishPort={port}:{port}" for port in workload.ports)
+        yield from (f"PublishPort={port.number}:{port}" for port in workload.ports)
     else:
         yield "Network=host"
     for option, value in engine_options(workload):

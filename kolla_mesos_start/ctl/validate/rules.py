@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple
 
 from kolla_mesos_start import errors
 from kolla_mesos_start.ctl.directory import acl, directory, launch, secret_values, templates
-from kolla_mesos_start.ctl.directory.container_settings import is_port
+from kolla_mesos_start.ctl.directory.container_settings import PORT, Port, port_of
 from kolla_mesos_start.ctl.directory.directory import FILES, VARIABLES, Deployment, Service
 from kolla_mesos_start.ctl.directory.findings import (
     ERROR,
@@ -263,16 +263,17 @@ def _wrong_in_launch(known: _Known, readings: Sequence[ServiceReading]) -> Itera
             yield from deployed.too_few(each.name, each.wanted or 0)
             if each.graph:
                 yield from _other_generations(deployed, each.graph)
-    ports: dict[str, list[int]] = {}
+    ports: dict[str, list[Port]] = {}
     for service in known.deployment.services:
         for text in deployed.of(service.name).ports or ():
-            port = _if_known(Text(text, text), known.znodes(service), known.variables(service))
-            if port is None:
+            value = _if_known(Text(text, text), known.znodes(service), known.variables(service))
+            if value is None:
                 continue
-            if is_port(port):
-                ports.setdefault(service.name, []).append(int(port))
+            port = port_of(value)
+            if port:
+                ports.setdefault(service.name, []).append(port)
             else:
-                what = f"ports: expected a port from 1 to 65535, but {text} is none for {service.name}"
+                what = f"ports: expected {PORT}, but {text} is none for {service.name}"
                 yield Issue(ERROR, launch.NAME, what, deployed.label(service.name, "ports"))
     wanted = {each.name: each.wanted for each in readings if each.wanted is not None}
     yield from deployed.shared_ports(ports, wanted)
@@ -501,7 +502,8 @@ class _OnHost:
 
     def missing(self, name: str) -> str:
         own = self.service.variables.hosts
-        where = f" for host {self.host}" if any(name in values for values in own.values()) else ""
+        on = f"host {self.host}" if self.host else "the other hosts of its role"
+        where = f" for {on}" if any(name in values for values in own.values()) else ""
         near = _nearest_variable(name, self.known)
         where_to = "for example in variables.yml (in secrets.yml if it is a secret)"
         define = f"define it, {where_to}, or give --set {name}=VALUE"

@@ -101,7 +101,12 @@ MISTAKES = {
     ),
     "a tag that is a template": ("2026.10", "'{{ release }}'", "1: tag: expected the tag itself: a templ"),
     "one port": ('[80, "{{ port }}"]', "80", "19: services.web.ports: expected a list, found '80'"),
-    "no port": ("[80,", "[80000,", "19: services.web.ports[0]: expected a port, or a template of one"),
+    "no protocol": ("[80,", "[53/sctp,", "19: services.web.ports[0]: expected a port (80, or 53/udp)"),
+    "no port": (
+        "[80,",
+        "[80000,",
+        "19: services.web.ports[0]: expected a port (80, or 53/udp), or a template of one",
+    ),
     "a volume's size": ("10Gi", "10G", "21: services.web.volumes./data: expected its size (10Gi), `tempo"),
     "a volume's path": ("/data:", "data:", "21: services.web.volumes.data: expected an absolute path"),
     "an unknown volume": ("shared: keys", "share: keys", "22: services.web.volumes./keys.share: unknown key"),

@@ -148,19 +148,20 @@ def test_a_port_is_used_by_one_service_on_a_host(tmp_path: Path) -> None:
     assert ports_of(tmp_path / "c", host) == ports_of(tmp_path / "a")
     assert ports_of(tmp_path / "d", ", network: own") == []
     assert ports_of(tmp_path / "e", port="80") == []  # On another host.
+    assert ports_of(tmp_path / "f", port="443/udp") == []  # Of another protocol.
 
 
 @pytest.mark.parametrize("port", ["65536", "0", "http", ""])
 def test_a_port_that_there_can_not_be_is_found_in_a_variable(tmp_path: Path, port: str) -> None:
     """As where it is written in launch.yml."""
     (found,) = ports_of(tmp_path, port=f"'{port}'")
-    assert found == "error 5 ports: expected a port from 1 to 65535, but {{ port }} is none for db"
+    assert found == "error 5 ports: expected a port (80, or 53/udp), but {{ port }} is none for db"
 
 
 def test_a_variable_of_a_host_that_launch_yml_does_not_name(tmp_path: Path) -> None:
     """It is never used. Of a service that may run anywhere nothing is known."""
     values = "ctl-1: {a: 1}\nctl-22: {a: 1, b: 2}\n"
-    text = "service: {daemon: {command: 'x {{ a }} {{ b | d }}', ready: {alive: 0}}, instances: 2}\n"
+    text = "service: {daemon: {command: 'x {{ a | d }} {{ b | d }}', ready: {alive: 0}}, instances: 2}\n"
     more = {"services__a__web__variables_yml": values, "services__a__web__definition_yml": text}
     deployment, _ = directory.look(site(tmp_path / "a", **more))
     (found,) = validate(deployment)

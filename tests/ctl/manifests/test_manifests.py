@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,9 @@ from kolla_mesos_start import errors
 from kolla_mesos_start.ctl import cli
 from kolla_mesos_start.ctl.directory import directory
 from kolla_mesos_start.ctl.directory.container_settings import REFERENCE
-from kolla_mesos_start.ctl.manifests import kubernetes
+from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import FINAL, UNAVAILABLE, Model, Site, build, names_of
+from tests.support.marathon import wrong
 from tests.support.publishing import write_files
 
 LAUNCH = """\
@@ -109,7 +111,12 @@ WRONG = {
     "no port": (
         '["{{ port }}"]',
         '["{{ release }}"]',
-        "launch.yml:8: ports: expected a port, but {{ release }} is",
+        "launch.yml:8: ports: expected a port (80, or 53/udp), but {{ release }} is",
+    ),
+    "a port twice, once with its protocol": (
+        '["{{ port }}"]',
+        '[8080/tcp, "{{ port }}"]',
+        "launch.yml:8: ports: 8080 is here twice, for a/web",
     ),
 }
 
@@ -132,6 +139,45 @@ def test_of_a_wrong_template_only_the_cause_is_named(tmp_path: Path) -> None:
         deployment = directory.read(site(tmp_path / str(number), launch))
         (found,) = build(deployment, Site("site"))[1]
         assert found.message.startswith(("ports: a/web has no variable 'prot'", "ports: {{ port } line 1: "))
+
+
+@pytest.mark.parametrize("network", ["host", "own"])
+def test_every_format_knows_ports_of_udp(network: str, tmp_path: Path) -> None:
+    """Also the same number as one of TCP; what a container registers are numbers."""
+    ports = f'network: {network}, ports: [53, 53/udp, "{{{{ port }}}}/udp"]'
+    found = model(site(tmp_path, LAUNCH.replace('ports: ["{{ port }}"]', ports)))
+    web = next(each for each in found.workloads if each.service == "a/web")
+    only = Model("site", [web])
+    assert web.env["KOLLA_PORTS"] == "53,8080"
+
+    service, *_, controller = yaml.safe_load_all(kubernetes.manifests(only).files["web.yml"])
+    of_service = [
+        (each["name"], each.get("protocol"), each["targetPort"]) for each in service["spec"]["ports"]
+    ]
+    assert of_service == [("port-53", None, 53), ("port-53-udp", "UDP", 53), ("port-8080-udp", "UDP", 8080)]
+    of_pod = [
+        (each["name"], each.get("protocol"), each["containerPort"])
+        for each in pod(controller)["containers"][0]["ports"]
+    ]
+    assert of_pod == of_service
+
+    (app,) = marathon.apps(only)
+    mapped = app["portDefinitions"] if network == "host" else app["container"]["portMappings"]
+    assert [(each["name"], each["protocol"]) for each in mapped] == [
+        ("port-53", "udp,tcp"),  # Mesos offers a port for both.
+        ("port-8080", "udp"),
+    ]
+    assert not wrong(app)
+
+    published = ["53:53", "53:53/udp", "8080:8080/udp"] if network == "own" else []
+    composed = yaml.safe_load(next(iter(compose.manifests(only).files.values())))["services"]["web"]
+    assert composed.get("ports", []) == published
+    (unit,) = {
+        text
+        for name, text in quadlet.manifests(only).files.items()
+        if name.endswith("ctl-1/site_web.container")
+    }
+    assert re.findall("PublishPort=(.*)", unit) == published
 
 
 @pytest.mark.parametrize("launch", ["", "# nothing yet\n", "hosts: {control: [ctl-1]}\n", None])

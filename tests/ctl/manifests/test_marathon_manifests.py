@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kolla_mesos_start.ctl import cli
+from kolla_mesos_start.ctl.directory.container_settings import Port
 from kolla_mesos_start.ctl.manifests import marathon
 from kolla_mesos_start.ctl.manifests.model import Model, Workload, names_of
 from tests.ctl.manifests.test_manifests import DAEMON, LAUNCH, model, site
@@ -47,7 +48,7 @@ def changed(root: Path, **fields: Any) -> APP:
 
 def test_the_ports_of_a_host_are_its_own(tmp_path: Path) -> None:
     """On its network they are claimed from Mesos, and there is none without a name."""
-    app = changed(site(tmp_path), ports=[8080])
+    app = changed(site(tmp_path), ports=[Port(8080)])
     assert app["networks"] == [{"mode": "host"}]
     assert app["args"] == ["kolla_mesos_start"]
     assert (app["portDefinitions"], app["requirePorts"]) == (
@@ -63,7 +64,7 @@ def test_the_ports_of_a_host_are_its_own(tmp_path: Path) -> None:
 
 def test_an_address_that_launch_yml_says_is_kept(tmp_path: Path) -> None:
     """Marathon's word for the host is a default."""
-    root, own = site(tmp_path), {"ports": [8080]}
+    root, own = site(tmp_path), {"ports": [Port(8080)]}
     assert changed(root, settings={"network": "own"}, **own)["args"] == [
         "sh",
         "-c",

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from kolla_mesos_start.ctl.directory import directory
+from kolla_mesos_start.ctl.directory.container_settings import Port
 from kolla_mesos_start.ctl.manifests import compose, kubernetes, marathon, quadlet
 from kolla_mesos_start.ctl.manifests.model import Manifests, Model, Site, build
 from kolla_mesos_start.definition.strings import SIGNALS
@@ -129,7 +130,7 @@ def test_a_pod_leaves_its_service_before_it_is_stopped(
     keys = {"stop_grace": 20, **keys}
     for ports in (["80"], []):
         (workload,) = model(tmp_path / str(len(ports)), environ, **keys).workloads
-        workload = workload._replace(ports=[int(port) for port in ports])
+        workload = workload._replace(ports=[Port(int(port)) for port in ports])
         *_, controller = yaml.safe_load_all(text(kubernetes.manifests(Model("site", [workload]))))
         spec = controller["spec"]["template"]["spec"]
         if not ports:
