@@ -149,6 +149,8 @@ class Preparer:
         account = {}
         if ids is not None and ids.name is not None:
             account = {"USER": ids.name, "LOGNAME": ids.name, "HOME": ids.home or "/"}
+        if ids is not None:
+            _warn_unless_readable(placed, ids)
         environ = {**self._settings.environ, **account, **dict(step.command.env)}
         return Prepared(step, ids, environ, placed, seen, listed_now, read)
 
@@ -335,6 +337,18 @@ def _read_mounted(file: File) -> bytes | None:
         why = reading(file.mounted, error)
         failed = CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}")
         raise failed.because(error.errno) from error
+
+
+def _warn_unless_readable(contents: Sequence[Content], ids: Ids) -> None:
+    for content in contents if ids.uid else ():
+        uid, gid = content.owner
+        right = 0o400 if uid == ids.uid else 0o040 if gid in (ids.gid, *ids.groups) else 0o004
+        if not content.mode & right:
+            log.warning(
+                "file %s: uid %d, which the command becomes, can't read it: it belongs to uid %d, gid %d,"
+                " with mode %04o: set its `owner` to that user, or its `perm`",
+                *(content.name, ids.uid, uid, gid, content.mode),
+            )
 
 
 def _gone(file: File, listed: Mapping[str, bool], before: Listed | None) -> list[str]:

@@ -182,6 +182,28 @@ def test_an_unprivileged_agent_can_do_everything(
 
 
 @pytest.mark.parametrize(
+    ("file", "is_told"),
+    [
+        ({}, True),
+        ({"owner": "65533", "perm": "0400"}, True),
+        ({"owner": "65534:65534", "perm": "0200"}, True),
+        ({"owner": "65534"}, False),
+        ({"owner": "0:65534", "perm": "0640"}, False),
+        ({"perm": "0604"}, False),
+    ],
+)
+def test_a_file_that_its_user_cannot_read_is_told(
+    deployment: Deployment, containers: Containers, tmp_path: Path, file: Mapping[str, str], is_told: bool
+) -> None:
+    first = {"command": "true", "user": "65534", "files": {"conf": {"dest": f"{tmp_path}/conf", **file}}}
+    publish(deployment, SERVICE, {"commands": {"first": first}}, files={"conf": "text"})
+    agent = containers.start(SERVICE)
+    assert agent.ends() == 0
+    told = "file conf: uid 65534, which the command becomes, can't read it: it belongs to uid"
+    assert (told in agent.said) is is_told
+
+
+@pytest.mark.parametrize(
     ("file", "words"),
     [
         ({"dest": "/etc/web.conf"}, ["/etc/web.conf can't be written: Permission denied", "{uid}"]),

@@ -88,7 +88,7 @@ def test_another_user_may_open_its_pipes_and_terminal_by_name(kind: str) -> None
 @pytest.mark.parametrize("kind", ["file", "null", "socket"])
 def test_other_standard_descriptors_keep_their_owner(kind: str, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as unix, open(tmp_path / "log", "wb") as log, open(os.devnull) as null:
-        fd = {"file": log, "null": null, "socket": unix}[kind].fileno()
+        fd = {"file": log.fileno(), "null": null.fileno(), "socket": unix.fileno()}[kind]
         before = os.fstat(fd).st_uid
         assert _as_nobody(["true"], fd).wait() == 0
         assert os.fstat(fd).st_uid == before == 0

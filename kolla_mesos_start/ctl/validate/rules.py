@@ -36,7 +36,7 @@ from kolla_mesos_start.ctl.validate.checks import ServiceReading
 from kolla_mesos_start.ctl.zk import published, services
 from kolla_mesos_start.definition.document import Document, digest, load, to_boolean
 from kolla_mesos_start.definition.keys import build, early_texts, read
-from kolla_mesos_start.definition.model import File, Graph, ResolvedCommand
+from kolla_mesos_start.definition.model import Command, File, Graph, ResolvedCommand
 from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.strings import DAEMON, ELECTION, Text, sublabel
 from kolla_mesos_start.election.words import example
@@ -371,10 +371,30 @@ class _OnHost:
         # An empty command was reported when it was read.
         for command in (command for command in graph.all_commands if command.command):
             try:
-                found.append(resolve(command, self.render))
+                step = resolve(command, self.render)
             except BadDefinition as error:
                 self.add_issues(error.issues)
+            else:
+                self.check_readable(step.command)
+                found.append(step)
         return found
+
+    def check_readable(self, command: Command) -> None:
+        """Warn of files that the command's user can't read; who is in a group is not known here."""
+        user = command.user or "root"
+        if user in ("root", "0") or self.all.deployment.launch.of(self.service.name).user:
+            return
+        for file in command.files:
+            label = sublabel(f"{command.label}.files", file.name)
+            owner = (file.owner or "root").partition(":")[0]
+            right = 0o400 if owner == user else 0o044 if file.owner else 0o004
+            is_unknown = file.owner and user.isdecimal() != owner.isdecimal()
+            if file.mode & right or is_unknown or f"{label}.owner" in self.unsure:
+                continue
+            whose = f"belongs to {owner}" if file.owner else "has no `owner`, so it is root's if the agent is"
+            what = f"{user} (`user`) can't read it: it {whose}, with mode {file.mode:04o}"
+            what = f"{label}: {what}: set its `owner` to {user}, or its `perm`"
+            self.issues.append(Issue(WARNING, self.service.name, what, label))
 
     def wanted(self, document: Document) -> int | None:
         """The number of instances; None if only an agent can know it."""

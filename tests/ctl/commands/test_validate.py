@@ -46,7 +46,7 @@ service:
     ready: {command: db-is-synced}
     election: {position: cluster/position, members: 3, start: db --new}
     files:
-      db.conf: {dest: /etc/db/db.conf}
+      db.conf: {dest: /etc/db/db.conf, owner: db}
 """
 LAUNCH = """\
 hosts: {control: [c1, c2, c3]}
@@ -142,6 +142,27 @@ def test_a_value_for_a_host_is_no_placement(tmp_path: Path) -> None:
     (message,) = [each.message for each in found]
     has_none = "needs the variable 'rack', which has no value for the other hosts of its role: define it"
     assert message.startswith(f"file web.conf {has_none}")
+
+
+@pytest.mark.parametrize(
+    ("user", "file", "more"),
+    [
+        ("db", "owner: db", {}),
+        ("db", "owner: 'db:root', perm: '0400'", {}),
+        ("db", "perm: '0644'", {}),
+        ("db", "owner: root, perm: '0640'", {}),  # It may be in the group.
+        ("db", "owner: 42", {}),  # This may be its number.
+        ("root", "perm: '0600'", {}),
+        ("db", 'owner: "{{ get_hostname() }}"', {}),
+        ("db", "perm: '0600'", {"launch_yml": "services: {infra/db: {image: db, user: 42}}\n"}),
+    ],
+)
+def test_a_file_that_its_user_may_read_is_no_mistake(
+    tmp_path: Path, user: str, file: str, more: Mapping[str, str]
+) -> None:
+    new = f"    user: {user}\n    files:\n      db.conf: {{dest: /db, {file}}}\n    ready:"
+    found = found_in(tmp_path, {**db("    ready:", new), **more})
+    assert not [each for each in found if "can't read" in each.message], found
 
 
 def test_an_upgrade_is_no_mistake(tmp_path: Path) -> None:
@@ -327,6 +348,11 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
      "it includes another template, which an agent does not have"),
     "an attribute of a text": (conf("\n{{ port.number }}\n"), "error", WEB_CONF, 2,
      "file web.conf needs item 'number' of a text, which has none"),
+    "a file that its user can't read": (
+     db("    ready:", "    user: db\n    files: {db.conf: {dest: /db}}\n    ready:"), "warning", DB_YML, 14,
+     "service.daemon.files.db.conf: db (`user`) can't read it: it has no `owner`"),
+    "a file of another user": (db("command: db-sync", "user: db\n    command: db-sync"), "warning", DB_YML, 8,
+     "commands.sync.files.db.conf: db (`user`) can't read it"),
     "a file in UTF-16": (conf("{{ port }}".encode("utf-16")), "warning", WEB_CONF, None, "UTF-16"),
     "no instances of what others wait for": (
         {
