@@ -250,3 +250,31 @@ def test_two_runs_at_the_same_time_agree_on_the_secrets(
         assert run.wait(LIMIT) == 0
     assert values(file) == values(other)
     assert in_tree(zk, deployment) == {"region": "one", **values(file)}
+
+
+def test_a_value_that_looks_like_a_secret_is_named_and_hidden(
+    deployment: Deployment, root: Path, file: Path
+) -> None:
+    """Until it is declared; a value of the file of --secrets, or that acl.yml restricts, is declared."""
+    random, address = "q8Zt1LmW5xKc0VbN7rYp2DsF4gHj6TkA", "redis://:s3cr3t@192.0.2.1/0"
+    write_files(
+        root,
+        variables_yml=f"region: one\nseed: {random}\ncache: {address}\n",
+        services__a__db__files__conf="{{ db_pin }} {{ ring }} {{ seed }} {{ cache }} {{ other }}\n",
+    )
+    file.write_text(f"other: {random[::-1]}\n")
+    words = (str(root), "--secrets", str(file))
+    hints = ["seed looks like a secret (random text)", "cache looks like a secret (a URL with a password)"]
+    for command in ("validate", "diff", "publish"):
+        done = ctl(deployment, command, *words, status=int(command == "diff"))
+        said = done.stdout + done.stderr
+        assert random not in said and "s3cr3t" not in said and random[::-1] not in said
+        if command != "diff":
+            assert [hint for hint in hints if hint in said] == hints
+            assert said.count("looks like a secret") == 2
+    listed = ctl(deployment, "get").stdout
+    assert random not in listed and "s3cr3t" not in listed
+    with file.open("a") as stream:
+        stream.write(f"seed: {random}\ncache: {address}\n")
+    write_files(root, variables_yml="region: one\n")
+    assert "looks like a secret" not in ctl(deployment, "validate", *words).stdout

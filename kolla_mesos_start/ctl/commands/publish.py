@@ -54,7 +54,11 @@ def validate(invocation: Invocation) -> int:
     loaded, _ = without_unused_secrets(invocation.load(is_local=True))
     is_empty = invocation.environ.get("KOLLA_MISSING_VARIABLES") == "empty"
     wrong = rules.validate(
-        loaded.deployment, deployment_id=loaded.name, missing_is_empty=is_empty, given=loaded.given
+        loaded.deployment,
+        deployment_id=loaded.name,
+        missing_is_empty=is_empty,
+        given=loaded.given,
+        declared=loaded.hidden,
     )
     wrong = [*loaded.unreadable, *wrong]
     launch = loaded.deployment.launch
@@ -95,8 +99,8 @@ def schema(invocation: Invocation) -> int:
 def diff(invocation: Invocation) -> int:
     """Show what publishing a directory would change, and which containers would still run with the old state.
 
-    Values are hidden if their name looks like a secret, if secrets.yml or --secrets names them, or if acl.yml
-    restricts them. Znodes that only `publish --prune` would remove are listed, but do not count as
+    Values are hidden if they or their name look like a secret, if secrets.yml or --secrets names them, or if
+    acl.yml restricts them. Znodes that only `publish --prune` would remove are listed, but do not count as
     differences. The exit status is 1 if anything differs. Before the first publication everything is new.
     `publish --dry-run` does the same.
     """
@@ -259,6 +263,7 @@ def _prepare(invocation: Invocation, source: Source, before: Nodes) -> Prepared:
             deployment_id=source.name,
             missing_is_empty=invocation.settings.missing_is_empty,
             given=source.given,
+            declared=source.hidden,
         )
         refuse(findings, invocation.err)
     # Without an acl.yml the last one stays in force.

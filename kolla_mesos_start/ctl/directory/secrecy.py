@@ -2,7 +2,8 @@
 
 A variable is secret if its name says so or if it is declared: in secrets.yml, in the file of --secrets, or in
 acl.yml, which gives it to some services only. A text is hidden as far as it holds the value of such a
-variable, or looks like a secret; a private key is hidden completely.
+variable, or looks like a secret; a private key is hidden completely. So is the value of a variable that
+looks like a secret, whatever its name.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from urllib.parse import quote
 from kolla_mesos_start.ctl.directory.directory import VARIABLES
 
 HIDDEN = "***"
+IN_URL = "a URL with a password"  # of which only the password is hidden
 _WORDS = r"(?:pass(?:word|wd|phrase)?|pwd?|secret|token|credential|cookie|key)s?"
 _LAST_WORDS = (
-    r"(?:(?<=[_-])auth|keyrings?|keytab|psk|dsn)"  # elsewhere these say what has no secret: auth_url
+    # Elsewhere these say what has no secret: auth_url.
+    r"(?:(?<=[_-])auth|keyrings?|keytab|(?<![a-z])(?:psk|dsn))"
 )
 _NAME = re.compile(rf"(?i){_WORDS}($|[_-])|{_LAST_WORDS}$")
 _FILE = re.compile(rf"(?i)({_WORDS}|keyring|keytab|htpasswd|pgpass)$")
@@ -28,8 +31,13 @@ _BESIDE = re.compile(
     r"(?:(?P<quote>[\"'])(?![{/\[\s])(?:\\.|(?!(?P=quote)).)+|(?![\"'{/\[\s])[^\s\"',]+)"
 )
 # Also of each further host, as in transport_url.
-_IN_URL = re.compile(r"((?:://|,)[^\s:/@{},]+:)(?![{])[^\s/@]+@")
+_IN_URL = re.compile(r"((?:://|,)[^\s:/@{},]*:)(?![{])[^\s/@]+@")
 _PRIVATE_KEY = re.compile(rb"PRIVATE KEY( BLOCK)?-----")
+_WEB_TOKEN = re.compile(r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.")
+_ONE_WORD = re.compile(r"(?!sha[0-9]+-)[!#-+\-/-9;=?-~]+")  # no host list, address, version, image or text
+_HEXADECIMAL = re.compile(r"(?i)[0-9a-f-]+")  # UUIDs and hashes, which are rarely secret
+_CASES = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
+RANDOM, VARIED = 16, 12  # characters of random text, and how many of them differ
 LEAST = 4  # characters: shorter values would be masked everywhere
 
 
@@ -44,6 +52,30 @@ def is_secret(node: str, declared: Set[str] = frozenset()) -> bool:
     return name in declared or bool(_NAME.search(name))
 
 
+def likeness(value: str) -> str:
+    """What secret the value of a variable looks like; empty if it looks like none."""
+    value = value.strip()
+    if _PRIVATE_KEY.search(value.encode()):
+        return "a private key"
+    if _IN_URL.search(value):
+        return IN_URL
+    return "random text" if _WEB_TOKEN.match(value) or _is_random(value) else ""
+
+
+def _is_random(value: str) -> bool:
+    """Whether lower case, upper case and digits change as often as by chance, and not as in words."""
+    if not _ONE_WORD.fullmatch(value) or _HEXADECIMAL.fullmatch(value) or value[0] in "/~$%":
+        return False
+    longest = max(re.split("[-_]", value), key=len)
+    runs = _CASES.findall(longest)
+    kinds = {run[0].islower() + 2 * run[0].isupper() for run in runs}
+    # By chance, three in five neighbours differ in their kind if there are three, and two in five if two.
+    least = {3: 0.4, 2: 0.3}.get(len(kinds), 1.0)
+    return (
+        len(longest) >= RANDOM and len(set(longest)) >= VARIED and len(runs) - 1 >= least * (len(longest) - 1)
+    )
+
+
 class Mask:
     """Hides the secrets of the given variables in any text, and text that looks like a secret.
 
@@ -56,7 +88,7 @@ class Mask:
             data.decode(errors="replace").strip()
             for nodes in variables
             for node, data in nodes.items()
-            if is_variable(node) and is_secret(node, declared)
+            if is_variable(node) and self._is_hidden(node, data)
         )
         found = {text for value in values for text in _forms(value) if len(text) >= LEAST}
         longest_first = sorted(found, key=len, reverse=True)
@@ -72,8 +104,10 @@ class Mask:
         """The value of a variable."""
         if data is None:
             return None
-        is_hidden = is_secret(node, self._declared) or _PRIVATE_KEY.search(data)
-        return HIDDEN if is_hidden else self.hide(data.decode(errors="replace"))
+        return HIDDEN if self._is_hidden(node, data) else self.hide(data.decode(errors="replace"))
+
+    def _is_hidden(self, node: str, data: bytes) -> bool:
+        return is_secret(node, self._declared) or likeness(data.decode(errors="replace")) not in ("", IN_URL)
 
     def lines(self, node: str, before: bytes | None, after: bytes) -> Iterator[str]:
         """The different lines of a file or a definition, in the format of `diff -u`."""

@@ -28,6 +28,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     in_order,
     located,
 )
+from kolla_mesos_start.ctl.directory.secrecy import is_secret, is_variable, likeness
 from kolla_mesos_start.ctl.directory.source import HINT, VARIABLES_DIR
 from kolla_mesos_start.ctl.directory.templates import BadTemplate, Template, no_comments
 from kolla_mesos_start.ctl.text import nearest
@@ -156,14 +157,18 @@ def validate(
     deployment_id: str = "deployment",
     missing_is_empty: bool = False,
     given: Mapping[str, str] = MappingProxyType({}),
+    declared: Set[str] | None = None,
 ) -> Sequence[Finding]:
     """Everything that is wrong in a directory, in the order of files and lines.
 
     Parts without a source are published already, and are not checked themselves. `given` are variables of
-    KOLLA_VARIABLES_DIR, which have precedence. Every secret has a value.
+    KOLLA_VARIABLES_DIR, which have precedence. Every secret has a value. If it is known which variables are
+    `declared` as secret, other values that look like secrets are found too.
     """
     sources = deployment.sources
     issues = [*_wrong_values(deployment, given)]
+    if declared is not None:
+        issues += _undeclared_secrets(deployment, declared)
     read_template = cache(templates.read)  # Many services share a file.
     known = _Known(deployment, deployment_id, given, missing_is_empty, read_template, issues)
     readings = [_reading(known, service) for service in deployment.services]
@@ -215,6 +220,16 @@ def _wrong_values(deployment: Deployment, given: Mapping[str, str]) -> Iterator[
                 why += " this value would be in ZooKeeper"
             if why:
                 yield Issue(WARNING, node, why)
+
+
+def _undeclared_secrets(deployment: Deployment, declared: Set[str]) -> Iterator[Issue]:
+    """A value of the directory that looks like a secret, although nothing says that it is one."""
+    for node, data in directory.nodes(deployment).items():
+        what = likeness(data.decode(errors="replace")) if is_variable(node) else ""
+        if what and not is_secret(node, declared):
+            name = node.rpartition("/")[2]
+            why = f"{name} looks like a secret ({what}): if it is one, move it to the file of --secrets"
+            yield Issue(WARNING, node, why)
 
 
 def _bad_given(given: Mapping[str, str]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kolla_mesos_start.ctl.directory.secrecy import Mask, is_secret
+from kolla_mesos_start.ctl.directory.secrecy import IN_URL, Mask, is_secret, likeness
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_names_that_say_that_a_value_is_a_secret(name: str) -> None:
     assert is_secret(f"variables/{name}")
 
 
-@pytest.mark.parametrize("name", ["keystone_port", "passive", "tokenizer"])
+@pytest.mark.parametrize("name", ["keystone_port", "passive", "tokenizer", "tipsk", "soundsdsn", "oauth"])
 def test_names_that_do_not(name: str) -> None:
     assert not is_secret(f"variables/{name}")
 
@@ -109,3 +109,51 @@ def test_a_name_that_ends_with_such_a_word_is_secret(name: str) -> None:
 def test_the_password_of_haproxys_statistics_is_hidden() -> None:
     """No = or : stands after the name there."""
     assert Mask().hide("  stats auth admin:s3cr3t") == "  stats auth ***"
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("-----BEGIN EC PRIVATE KEY-----\nMHcC\n-----END EC PRIVATE KEY-----\n", "a private key"),
+        ("mysql+pymysql://nova:s3cr3t@192.0.2.1/nova", IN_URL),
+        ("cache://:s3cr3t@192.0.2.1:6379/0", IN_URL),
+        ("q8Zt1LmW5xKc0VbN7rYp2DsF4gHj6TkA", "random text"),
+        ("q8zt1lmw5xkc0vbn7ryp2dsf4ghj6tka\n", "random text"),
+        ("YbJ3kq+T9vX/2mWn8ZrLp0Qe5CsUd1Hg", "random text"),
+        ("r1Kz8_T4mQv7XcB2nLw9YpJ5sHd3FgA6uE0iRtVbNoM=", "random text"),
+        ("kX9!vT2#qL7$mZ4@wB5c", "random text"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJub3ZhIn0.c2lnbmF0dXJl", "random text"),
+    ],
+)
+def test_a_value_that_looks_like_a_secret(value: str, what: str) -> None:
+    assert likeness(value) == what
+    assert value.strip() not in f"{Mask().value('variables/blob', value.encode())}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
+        "/var/lib/kolla/Venv3/lib64/python3.12/site-packages",
+        "quay.io/openstack.kolla/nova-api:2024.1-ubuntu-noble",
+        "ctl-1=192.0.2.1 ctl-2=192.0.2.2",
+        "ctl1.Example.COM,ctl2.Example.COM:5672",
+        "RegionOne-2024-Production-Cluster",
+        "node1node2node3node4node5",
+        "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384",
+        "x86_64-v2-AVX512-F16C",
+        "http://192.0.2.1:5000/v3",
+        "http://[2001:db8::1]:5000/v3",
+        "mlx5_core0_vf0_pf1_en0s31f6",
+        "00:1B:44:11:3A:B7",
+        "%(asctime)s.%(msecs)03d %(process)d %(levelname)s",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    ],
+)
+def test_a_value_that_does_not(value: str) -> None:
+    assert not likeness(value)
+    assert Mask().value("variables/other", value.encode()) == value
