@@ -13,7 +13,7 @@ from functools import partial
 from kolla_mesos_start.definition import keys
 from kolla_mesos_start.definition.document import generations, load
 from kolla_mesos_start.definition.resolve import late_texts, resolve
-from kolla_mesos_start.definition.strings import untidy
+from kolla_mesos_start.definition.strings import is_encrypted, untidy
 from kolla_mesos_start.errors import AccessDenied, BadDefinition, CannotRender, listed
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
@@ -328,7 +328,7 @@ def _read_mounted(file: File) -> bytes | None:
     from kolla_mesos_start.files.paths import read_regular
 
     try:
-        return read_regular(file.mounted)
+        data = read_regular(file.mounted)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -337,6 +337,11 @@ def _read_mounted(file: File) -> bytes | None:
         why = reading(file.mounted, error)
         failed = CannotRender(f"file {file.name}: {file.mounted} can't be read: {why}")
         raise failed.because(error.errno) from error
+    if is_encrypted(data):
+        raise CannotRender(
+            f"file {file.name}: {file.mounted} is still encrypted by ansible-vault: mount it decrypted"
+        )
+    return data
 
 
 def _warn_unless_readable(contents: Sequence[Content], ids: Ids) -> None:

@@ -617,7 +617,9 @@ class Session:
             self._answered_ping = self._pings.popleft() if self._pings else self._answered_ping
         elif header.xid == AUTH_XID:
             if header.err:
-                if self._admitted:  # The file is being replaced: the next connection reads it.
+                # The file is being replaced: the next connection reads it, with a pause that grows. However
+                # long that takes, nothing runs too long: it renews no lease, which ends a one-time command.
+                if self._admitted:
                     raise PermissionError(errno.EACCES, "the credentials were refused")
                 self._refuse(wire.AuthFailedError())
         else:

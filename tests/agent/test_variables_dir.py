@@ -90,6 +90,20 @@ def test_a_missing_variable_names_the_directory_first(
     )
 
 
+@pytest.mark.parametrize("before", ["", "\ufeff", " \n"])
+def test_a_mounted_file_that_is_still_encrypted_is_refused(
+    deployment: Deployment, containers: Containers, tmp_path: Path, before: str
+) -> None:
+    mounted = tmp_path / "key"
+    mounted.write_text(f"{before}$ANSIBLE_VAULT;1.2;AES256;prod\n3661\n")
+    file = {"dest": str(tmp_path / "copy"), "mounted": str(mounted)}
+    publish(deployment, "web", {"commands": {"go": {"command": "true", "files": {"key": file}}}})
+    agent = containers.start("web", "web1")
+    assert agent.ends() == 78
+    assert f"file key: {mounted} is still encrypted by ansible-vault" in agent.ending["reason"]
+    assert not (tmp_path / "copy").exists()
+
+
 def test_the_operators_tool_can_use_a_directory(
     deployment: Deployment, containers: Containers, secrets: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -385,7 +386,10 @@ def test_a_service_is_named_by_its_role_too(zk: KazooClient, site: Deployment) -
     assert "is the role of several services" in ctl(site, "rerun", "db/sync", status=64).stderr
 
 
-def test_a_value_that_is_still_encrypted_is_not_set(deployment: Deployment) -> None:
+def test_a_value_that_is_still_encrypted_is_not_set(deployment: Deployment, tmp_path: Path) -> None:
     """Nothing could use it."""
     done = ctl(deployment, "set", "password", "$ANSIBLE_VAULT;1.1;AES256 3661", status=64)
     assert "the value is still encrypted by ansible-vault" in done.stderr
+    (tmp_path / "services").mkdir()
+    done = ctl(deployment, "publish", tmp_path, "--set", "password= $ANSIBLE_VAULT;1.1 3661", status=64)
+    assert "--set: password is still encrypted by ansible-vault" in done.stderr

@@ -27,6 +27,7 @@ from kolla_mesos_start.ctl.directory.findings import (
     Finding,
 )
 from kolla_mesos_start.ctl.text import NotThere
+from kolla_mesos_start.definition.strings import is_encrypted
 from kolla_mesos_start.errors import BadDefinition, BadUsage
 from kolla_mesos_start.render import variables_dir
 
@@ -179,6 +180,8 @@ def _checked(where: str, name: str, value: str) -> str:
         raise BadUsage(f"{where}: {name!r} can't be the name of a variable: expected printable characters")
     if len(value.encode()) > MAX_DATA:
         raise BadUsage(f"{where}: {name}: longer than ZooKeeper allows ({MAX_DATA} bytes)")
+    if is_encrypted(value.encode()):
+        raise BadUsage(f"{where}: {name} is still encrypted by ansible-vault: give the decrypted value")
     return name
 
 

@@ -33,7 +33,8 @@ CORRECT_REFRESH = "; correct that and publish, or run `kolla_mesos_start refresh
 # What happened to a container that was ready, by `GoneContainer.why`, with the time since then.
 GONE = {
     "ended": "its daemon ended {} ago",
-    "killed": "it became ready {} ago; it or its registrar was killed, or its host was lost",
+    "killed": "it became ready {} ago; it or its registrar was killed, or its host was lost or its credential"
+    " refused",
 }
 ELECTION_WAITS = "election waits"
 

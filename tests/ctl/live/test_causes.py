@@ -477,7 +477,8 @@ CASES: dict[str, tuple[Any, ...]] = {
             "status/h1/web/daemon/ready": "",
         },
         "gone: web/daemon on h1: its container is gone; it became ready 1 min ago; it or its"
-        " registrar was killed, or its host was lost; see its log, and start it again",
+        " registrar was killed, or its host was lost or its credential refused; see its log, and start it"
+        " again",
     ),
     "ended after it was ready": (
         {"db": definition(), "status/h1/db/daemon": "waiting", "status/h1/db/daemon/ready": ""},
