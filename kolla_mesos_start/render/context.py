@@ -17,7 +17,7 @@ from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, Callable
 
     from kolla_mesos_start.render.sandbox import Missing, Sandbox
@@ -100,6 +100,15 @@ def variable_names(texts: Sequence[Text]) -> frozenset[str]:
     sandbox = Sandbox()
     names = [sandbox.undeclared(text) for text in templates]
     return frozenset().union(*names) - BUILTIN
+
+
+def unusable_name(name: str, known: Iterable[str]) -> str:
+    """The cause, to end a message, if a missing name may be a part of a known one: `my` of `my-var`."""
+    for found in known:
+        if not found.isidentifier() and name in re.split(r"[-.]", found):
+            rename = re.sub("[-.]", "_", found)
+            return f"; templates can't use {found!r}, because it contains - or .: rename it to {rename}"
+    return ""
 
 
 def file_text(name: str, data: bytes, template: bool = True) -> Text | None:
@@ -204,7 +213,8 @@ class Renderer:
                 if name == IMAGE_GENERATION:
                     uses.append("set KOLLA_GENERATION to the generation of this image")
                 elif is_variable:
-                    uses.append(f"looked at {', '.join(looked_at(name))}")
+                    hint = unusable_name(name, self._context.variables if self._context else ())
+                    uses.append(f"looked at {', '.join(looked_at(name))}{hint}")
                 reports.append(f"{name} (used in {'; '.join(uses)})")
             nobody = {
                 service

@@ -48,7 +48,8 @@ FAULTS = (
 EXPLAINED = {
     "SecurityError": "the sandbox does not allow this",
     "TemplateNotFound": "a template can't include, import or extend another one",
-    "TypeError": "an operation or a function does not accept a value of this type",
+    "TypeError": "an operation or a function does not accept a value of this type (each variable is a text:"
+    " to calculate or compare with a number, write NAME | int)",
     "ValueError": "a function does not accept this value",
 }
 

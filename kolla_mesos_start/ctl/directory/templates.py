@@ -30,6 +30,7 @@ _OBJECTS = {"groups", "hostvars", "cpu_count"}
 _LISTING = {"list_addresses_by_service", "list_ips_by_service", "ready_instances"}
 _ENVIRONMENT.filters.update(b64encode=str, bool=bool, regex_replace=str)
 # Operations that can fail although the value exists.
+_EQUALITIES = {"eq", "ne", "in", "notin"}  # They don't fail if a text is compared with a number.
 _RISKY = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Neg)
 
 
@@ -53,14 +54,16 @@ class Template(NamedTuple):
     """The names that a template uses and does not set itself, each with the line of its first use.
 
     `optional` are names with a default or `is defined`; `truths` are tested for truth without a filter;
-    `listed` are services that it lists; `risky`: it may fail although nothing is missing; `is_plain`: it
-    contains only names.
+    `sums` are names that are calculated or compared together like numbers, without a filter; `listed` are
+    services that it lists; `risky`: it may fail although nothing is missing; `is_plain`: it contains only
+    names.
     """
 
     source: str
     names: Mapping[str, int]
     optional: frozenset[str] = frozenset()
     truths: Sequence[tuple[str, int]] = ()
+    sums: Sequence[tuple[Sequence[str], int]] = ()
     listed: Sequence[Listed] = ()
     risky: bool = False
     is_plain: bool = False
@@ -125,6 +128,7 @@ def _read(source: str) -> Template:
         {name: line for name, line in names.items() if name not in own},
         optional=frozenset(_optional(tree)),
         truths=tuple(_truths(tree)),
+        sums=tuple(each for each in _sums(tree) if own.isdisjoint(each[0])),
         listed=tuple(_listed(tree)),
         risky=_is_risky(tree, own),
     )
@@ -189,6 +193,32 @@ def _constants(values: Sequence[nodes.Node]) -> Iterator[str]:
     for each in values:
         if isinstance(each, nodes.Const) and isinstance(each.value, str):
             yield each.value
+
+
+def _sums(tree: _Tree) -> Iterator[tuple[Sequence[str], int]]:
+    """Names whose texts jinja2 repeats, joins or compares, where numbers may be meant; not what fails."""
+    for each in tree.all(nodes.Mul, nodes.Add, nodes.Compare):
+        parts = [each.left, each.right] if isinstance(each, nodes.BinExpr) else [each.expr, *each.ops]
+        parts = [part.expr if isinstance(part, nodes.Operand) else part for part in parts]
+        names = [part.name for part in parts if isinstance(part, nodes.Name)]
+        others = [part for part in parts if not isinstance(part, nodes.Name)]
+        is_equality = isinstance(each, nodes.Compare) and {op.op for op in each.ops} <= _EQUALITIES
+        all_match = all(map(_is_number, others))
+        if (
+            names
+            and all_match
+            and (others or not is_equality)
+            and not (isinstance(each, nodes.Add) and others)
+        ):
+            yield names, each.lineno
+
+
+def _is_number(node: nodes.Node) -> bool:
+    if isinstance(node, (nodes.List, nodes.Tuple)):
+        return all(map(_is_number, node.items))
+    if isinstance(node, nodes.Filter):
+        return node.name in ("int", "float", "length", "count")
+    return isinstance(node, nodes.Const) and type(node.value) in (int, float)
 
 
 def _truths(tree: _Tree) -> Iterator[tuple[str, int]]:

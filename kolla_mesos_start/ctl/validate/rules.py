@@ -41,8 +41,15 @@ from kolla_mesos_start.definition.model import Command, File, Graph, ResolvedCom
 from kolla_mesos_start.definition.resolve import resolve
 from kolla_mesos_start.definition.strings import DAEMON, ELECTION, Text, sublabel
 from kolla_mesos_start.election.words import example
-from kolla_mesos_start.errors import BadDefinition, CannotRender
-from kolla_mesos_start.render.context import BUILTIN, IMAGE_GENERATION, Context, Renderer, file_text
+from kolla_mesos_start.errors import BadDefinition, CannotRender, listed
+from kolla_mesos_start.render.context import (
+    BUILTIN,
+    IMAGE_GENERATION,
+    Context,
+    Renderer,
+    file_text,
+    unusable_name,
+)
 from kolla_mesos_start.tree.znodes import Znodes
 
 ADDRESS = "127.0.0.1"
@@ -492,6 +499,7 @@ class _OnHost:
             )
             self.issues.append(Issue(WARNING, node, what, label, line=line))
         self.check_truths(template, node, label)
+        self.check_sums(template, node, text.label, label)
         self.check_listed(template, node, text.label, label)
         for line, what in template.slips(self.known):
             self.issues.append(Issue(WARNING, node, f"{text.label} {what}", label, line=line, about=what))
@@ -539,7 +547,7 @@ class _OnHost:
         own = self.service.variables.hosts
         on = f"host {self.host}" if self.host else "the other hosts of its role"
         where = f" for {on}" if any(name in values for values in own.values()) else ""
-        near = _nearest_variable(name, self.known)
+        near = unusable_name(name, self.variables) or _nearest_variable(name, self.known)
         where_to = "for example in variables.yml (in secrets.yml if it is a secret)"
         define = f"define it, {where_to}, or give --set {name}=VALUE"
         hint = "" if self.all.given else f"; {HINT}"
@@ -552,6 +560,13 @@ class _OnHost:
                 self.issues.append(
                     Issue(WARNING, node, f"{label}: {what}" if label else what, label, line=line)
                 )
+
+    def check_sums(self, template: Template, node: str, what: str, label: str) -> None:
+        for names, line in template.sums:
+            if all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", self.variables.get(name, "")) for name in names):
+                which = f"{listed(names)}, {'texts' if names[1:] else 'a text'}"
+                found = f"{what} calculates or compares with {which}: write {names[0]} | int"
+                self.issues.append(Issue(WARNING, node, found, label, line=line))
 
     def check_listed(self, template: Template, node: str, what: str, label: str) -> None:
         for name, is_role, line in template.listed:

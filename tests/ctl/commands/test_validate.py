@@ -114,6 +114,7 @@ def placed(db: str, web: str) -> str:
     return f"hosts: {{db: {db}, web: {web}}}\n{services}"
 
 
+WORKERS = {"services__shop__web__variables_yml": "workers: 4\n"}
 TASK = db(DB[DB.index("service:") :], "")
 
 
@@ -383,6 +384,13 @@ MISTAKES: dict[str, tuple[Mapping[str, str | bytes], str, str, int | None, str]]
     ),
     "a text that is tested for truth": (conf("a\n{% if not debug %}\nb\n{% endif %}\n"), "warning", WEB_CONF,
      2, "write debug | bool"),
+    "a text that is multiplied": ({**conf("a\n{{ workers * 2 }}\n"), **WORKERS},
+     "warning", WEB_CONF, 2, "compares with workers, a text: write workers | int"),
+    "a text that is compared with a number": (
+        {**conf("{% if 4 != workers %}a{% endif %}\n"), **WORKERS},
+     "warning", WEB_CONF, 1, "compares with workers, a text: write workers | int"),
+    "a name with a dash": ({**conf("{{ my-var }}\n"), "services__shop__web__variables_yml": "my-var: 4\n"},
+     "error", WEB_CONF, 1, "'my', which has no value; templates can't use 'my-var'"),
     "a list as a value": ({"services__shop__web__variables_yml": "port: 1\nc: [d]\n"}, "error",
      "services/shop/web/variables.yml", 2, "c: expected a single value"),
     "two values of one variable": ({"variables__port": "1\n"}, "error", "variables.yml", 2,

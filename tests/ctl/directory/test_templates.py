@@ -77,6 +77,31 @@ def test_what_may_be_missing_and_what_is_tested_for_truth() -> None:
     assert {name for name, _ in template.truths} == {"c", "e"}
 
 
+SUMS = {
+    "a * 2": ["a"],
+    "a | int * 2": [],
+    "a + b": ["a", "b"],
+    "a ~ b": [],
+    "a + ':' + b": [],
+    "a == 4": ["a"],
+    "a == '4'": [],
+    "a != b | int": ["a"],
+    "a == b": [],
+    "a < b": ["a", "b"],
+    "a in [1, 2]": ["a"],
+    "a in ['1', '2']": [],
+    "a in b": [],
+}
+
+
+@pytest.mark.parametrize("expression", SUMS)
+def test_where_a_text_may_be_meant_as_a_number(expression: str) -> None:
+    """jinja2 repeats, joins or compares the texts; what it refuses is an error elsewhere."""
+    found = read(f"{{{{ {expression} }}}}").sums
+    assert [name for names, _ in found for name in names] == SUMS[expression]
+    assert not read(f"{{% set a = a | int %}}{{{{ {expression} }}}}").sums
+
+
 @pytest.mark.parametrize(
     ("source", "line", "reason"),
     [

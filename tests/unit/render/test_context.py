@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -423,6 +424,21 @@ def test_an_address_that_no_group_named_is_looked_for_in_all_parties() -> None:
 
 
 # -- what is missing
+
+
+@pytest.mark.parametrize("name", ["my-var", "my.var", "not-my"])
+def test_a_variable_that_no_template_can_use_is_named(name: str) -> None:
+    """jinja2 reads two names with an operator between them."""
+    found = complaint(f"{{{{ {name} }}}}", variables={name: "1"})
+    other = re.sub("[-.]", "_", name)
+    assert f"; templates can't use '{name}', because it contains - or .: rename it to {other}" in found
+
+
+@pytest.mark.parametrize("template", ["{{ workers + 1 }}", "{{ workers > 4 }}", "{{ workers // 2 }}"])
+def test_a_text_that_can_not_be_calculated_with_is_told_so(template: str) -> None:
+    assert "each variable is a text: to calculate or compare with a number, write NAME | int" in complaint(
+        template, variables={"workers": "4"}
+    )
 
 
 def test_all_that_is_missing_is_reported_with_file_line_and_znodes() -> None:
