@@ -193,7 +193,8 @@ class Agent:
         from kolla_mesos_start.render.check import check
 
         self.stage = "render"
-        changes = check(graph, preparer, show)
+        settings = self.settings
+        changes = check(graph, preparer, "" if settings.copy_once else settings.record_of_written, show)
         self.close()
         return 1 if changes else 0
 
@@ -382,17 +383,21 @@ class Agent:
         return prepared
 
     def _place(self, prepared: Prepared) -> None:
-        if not prepared.contents:
+        record = self.settings.record_of_written
+        if not prepared.contents and (self.settings.copy_once or not os.path.exists(record)):
             return
         from kolla_mesos_start.files.place import place
+        from kolla_mesos_start.files.written import Written
 
+        command, written = prepared.step.command.path, None
+        if not self.settings.copy_once:
+            written = Written(record, command, self.tree.graph)
         if not any(content.check for content in prepared.contents):
-            place(prepared.contents)
+            place(prepared.contents, written=written)
             return
         from kolla_mesos_start.commands.file_checks import FileCommands
         from kolla_mesos_start.commands.guard_client import Guard
 
-        command = prepared.step.command.path
         guard = self.bootstrap.guard if self.bootstrap else Guard(self.loop, self.settings.service_name)
         checks = FileCommands(self.loop, guard, prepared)
 
@@ -403,7 +408,7 @@ class Agent:
             checks.check(content, path)
 
         try:
-            place(prepared.contents, check)
+            place(prepared.contents, check, written=written)
         finally:
             if not self.bootstrap:
                 guard.close()
@@ -486,7 +491,7 @@ class Agent:
         settings, tree = self.settings, self.tree
         follows = bool(prepared.step.command.on_change and prepared.seen) and not settings.copy_once
         shown = (settings.host, tree.definition_zxid, tree.graph.digest, settings.generation, settings.logs)
-        return constants(*shown, prepared.read, follows)
+        return constants(*shown, prepared.read, follows, prepared.optional)
 
     # -- the end --------------------------------------------------------------------------------
 

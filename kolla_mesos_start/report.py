@@ -13,7 +13,7 @@ from kolla_mesos_start.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kolla_mesos_start.health import Stage, StateFile
     from kolla_mesos_start.zookeeper.ephemerals import Ephemeral, Ephemerals
@@ -145,12 +145,14 @@ def constants(
     logs: str | None,
     read: int | None = None,
     follows: bool = False,
+    optional: Sequence[str] = (),
 ) -> bytes:
     """The constant fields of a container's znode.
 
     `definition_zxid` is its definition's mzxid, `digest` its graph's, `generation` its image's. `logs`: how
     to read its log. `read`: its files include every change up to this zxid; None: it has rendered nothing
-    yet. `follows`: the files of its daemon are refreshed after a change.
+    yet. `follows`: the files of its daemon are refreshed after a change. `optional`: those of its files that
+    may be removed.
     """
     import json
 
@@ -162,6 +164,8 @@ def constants(
         "read": None if read is None else f"{read:#x}",
         "follows": follows,
     }
+    if optional:
+        fields["optional"] = list(optional)
     if logs:
         fields["logs"] = logs
     return json.dumps(fields).encode()

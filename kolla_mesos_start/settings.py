@@ -125,6 +125,11 @@ class Settings(NamedTuple):
         )
 
     @property
+    def record_of_written(self) -> str:
+        """The path of the record of the files that this container has written (`files.written`)."""
+        return f"{self.state_dir}/written"
+
+    @property
     def has_identity(self) -> bool:
         """Whether the agent has a credential or a certificate of its own."""
         return bool(self.auth or self.cert)

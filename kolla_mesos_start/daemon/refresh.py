@@ -15,7 +15,9 @@ from kolla_mesos_start.commands.guard_client import Guard
 from kolla_mesos_start.daemon.handoff import Refreshed
 from kolla_mesos_start.errors import AgentError, BadDefinition, Stopped
 from kolla_mesos_start.files.place import place, restore
+from kolla_mesos_start.files.written import Written
 from kolla_mesos_start.processes import PR_SET_PDEATHSIG, prctl
+from kolla_mesos_start.render.prepare import RESTARTED
 from kolla_mesos_start.report import constants
 
 TYPE_CHECKING = False
@@ -89,18 +91,24 @@ def refresh(
         refuse_retired(graph.daemon, settings.generation)
     command = on_change.value if on_change.kind == "command" else None
     # The files on disk don't decide alone: somebody may have edited one by hand.
-    digests = {**(notified or {}), **prepared.digests}
-    placed = _place(preparer, prepared, command, digests != notified, notified is None, check_wanted)
+    kept = {each.name for each in prepared.contents if each.kept}
+    before = {name: old for name, old in (notified or {}).items() if name in kept or name == RESTARTED}
+    digests = {**before, **prepared.digests}
+    written = Written(settings.record_of_written, prepared.step.command.path, graph)
+    is_new, is_mixed = digests != notified, notified is None
+    placed = _place(preparer, prepared, written, command, is_new, is_mixed, check_wanted)
     is_same = prepared.step.start_digest == started
-    kept = [f"{each.name} {each.kept}" for each in prepared.contents if each.kept]
+    notes = [f"{each.name} {each.kept}" for each in prepared.contents if each.kept]
     shown = (settings.host, definition.zxid, graph.digest, settings.generation, settings.logs)
     return Refreshed(
         seen=prepared.seen,
         failure="",
         listed=prepared.listed,
         written=[content.name for content in placed],
-        note="; ".join([*kept, *([] if is_same else [CHANGED])]),
-        constants=constants(*shown, prepared.read, bool(prepared.seen)) if is_same else b"",
+        note="; ".join([*notes, *([] if is_same else [CHANGED])]),
+        constants=constants(*shown, prepared.read, bool(prepared.seen), prepared.optional)
+        if is_same
+        else b"",
         kind=on_change.kind,
         signal=str(on_change.value) if on_change.kind == "signal" else "",
         needs_restart=not is_same,
@@ -111,6 +119,7 @@ def refresh(
 def _place(
     preparer: Preparer,
     prepared: Prepared,
+    written: Written,
     command: Sequence[str] | None,
     is_new: bool,
     is_mixed: bool,
@@ -124,7 +133,7 @@ def _place(
     loop, service = preparer.published.client.loop, prepared.step.command.path
     with closing(Guard(loop, service)) as guard:
         commands = FileCommands(loop, guard, prepared)
-        placed = place(prepared.contents, commands.check, can_undo=True)
+        placed = place(prepared.contents, commands.check, can_undo=True, written=written)
         try:
             check_wanted()
             if command and (placed or is_new):
@@ -133,4 +142,5 @@ def _place(
             if not is_mixed:
                 restore(placed)
             raise
+    written.save()
     return placed

@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kolla_mesos_start.files.plan import Content
+    from kolla_mesos_start.files.written import Written
 
     # Raises an error if the new content of a file, at this path, is not valid.
     Check = Callable[[Content, str], object]
 
 log = Logger(__name__)
 
-# The name does not contain that of dest, so it is always short enough, and matches no `conf.d/*.conf`.
+# The dot hides it from `conf.d/*.conf`.
 TEMPORARY_PREFIX = ".kolla_mesos_start-stage-"
 
 
@@ -60,14 +61,19 @@ class _Staged(NamedTuple):
 
 
 def place(
-    contents: Sequence[Content], check: Check = lambda content, path: None, *, can_undo: bool = False
+    contents: Sequence[Content],
+    check: Check = lambda content, path: None,
+    *,
+    can_undo: bool = False,
+    written: Written | None = None,
 ) -> list[Content]:
     """Write the files of one command; a file that is already right is not touched.
 
     Optional files without content are skipped: the image may have its own file at that dest. If a file can't
     be prepared, none is changed; CannotWrite names every such file. With `can_undo`, `check` sees all files
     before one is changed, a later error puts the old files back, and the result is for `restore`. Otherwise
-    it sees each when those before it are in place, which it may need.
+    it sees each when those before it are in place, which it may need. `written`: the record of these files;
+    those that are no longer among the contents are removed. With `can_undo`, the caller saves it.
     """
 
     def pass_check(staged: _Staged) -> None:
@@ -81,15 +87,23 @@ def place(
         # From here on only mounted files need space.
         staged.sort(key=lambda each: not each.is_mounted)
         before = [_as_it_is(each.content) for each in staged if can_undo]
+        if written:
+            written.note(each.content for each in staged if not each.is_right)
         try:
             for each in staged:
                 if not can_undo:
                     pass_check(each)
                 with explained(each.content):
                     _commit(each)
+            for gone in written.no_longer_in(contents) if written else ():
+                there = _as_it_is(gone)
+                if written and written.remove(gone):
+                    before.append(there)
         except CannotWrite:
             restore(before)
             raise
+        if written and not can_undo:
+            written.save()
     return before
 
 
@@ -186,7 +200,8 @@ def complete(directory: int, content: Content) -> Iterator[str]:
 
     It has the ACL and other attributes of the file that it will replace.
     """
-    fd, temporary = _open_temporary(directory)
+    # Many programs decide by the end of the name what they check.
+    fd, temporary = _open_temporary(directory, content.basename if content.check else "")
     try:
         with closing(fd):  # It stays open, and so locked, until it is renamed.
             _set_owner(fd, content)
@@ -348,10 +363,16 @@ def _set_owner(fd: int, content: Content) -> None:
 # -- temporary files --
 
 
-def _open_temporary(directory: int) -> tuple[int, str]:
-    """Create an empty, locked file in `directory`; returns its descriptor and its name."""
+def _open_temporary(directory: int, end: str = "") -> tuple[int, str]:
+    """Create an empty, locked file in `directory`; returns its descriptor and its name, which has this end.
+
+    Of a long `end`, the name has as much as fits.
+    """
+    limit = os.fpathconf(directory, "PC_NAME_MAX") - len(_temporary_name())
+    while len(os.fsencode(end)) > limit:
+        end = end[1:]
     while True:
-        name = _temporary_name()
+        name = _temporary_name() + end
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -367,7 +388,7 @@ def _open_temporary(directory: int) -> tuple[int, str]:
 
 
 def _temporary_name() -> str:
-    return TEMPORARY_PREFIX + os.urandom(8).hex()
+    return f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}-"
 
 
 def remove_leftovers(directory: int, path: str) -> None:

@@ -11,6 +11,7 @@ import sys
 
 from kolla_mesos_start.errors import AgentError, CannotWrite, Stopped, cause
 from kolla_mesos_start.files.plan import plan
+from kolla_mesos_start.files.written import Written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,19 +24,23 @@ class OutputClosed(CannotWrite):
     """Standard output can't be written."""
 
 
-def check(graph: Graph, preparer: Preparer, show: bool) -> int:
+def check(graph: Graph, preparer: Preparer, record: str, show: bool) -> int:
     """Print what a start would do to the container's files; raise the error that would end the start.
 
-    Returns how many files would change.
+    `record`: the path of that of `files.written`; empty if a start removes nothing. Returns how many files
+    would change.
     """
     session = preparer.published.client.session
     tls = "over TLS" if session.servers.ca else "without TLS"
     _say(f"connected to {session.server} {tls}, as {session.servers.identity}")
     failures: list[AgentError] = []
+    wanted: list[Content] = []
     changes: dict[str, bool] = {}  # by dest: several commands may write one file
     for command in graph.all_commands:
         try:
-            for content in preparer.prepare(command).contents:
+            contents = preparer.prepare(command).contents
+            wanted += contents
+            for content in contents:
                 change = plan(content)
                 changes[content.dest] = changes.get(content.dest, False) or change != "unchanged"
                 _print(command.path, content, change, show)
@@ -48,6 +53,11 @@ def check(graph: Graph, preparer: Preparer, show: bool) -> int:
             failures.append(error)
     if failures:
         raise failures[0]
+    for command in graph.all_commands if record else ():
+        for content in Written(record, command.path, graph).no_longer_in(wanted):
+            if content.dest not in changes:
+                changes[content.dest] = True
+                _say(f"remove     {content.dest} (would be removed: it is no longer in the definition)")
     count, steps = sum(changes.values()), len(graph.all_commands)
     _say(
         f"{graph.service_name}: {steps} command{'s' if steps > 1 else ''} checked, no errors; "

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
+RESTARTED = "/restarted"  # among digests; no file has this name
+
 
 class Prepared(NamedTuple):
     """A command with all strings rendered, its user's ids, its environment, and the contents of its files.
@@ -58,20 +60,29 @@ class Prepared(NamedTuple):
     def digests(self) -> dict[str, int]:
         """A digest of each file that has content: of its data, dest, owner and mode.
 
-        Also of the last request to restart the daemon, under a name that no file has.
+        Also of the last request to restart the daemon.
         """
         import zlib  # Only a daemon with `on_change` needs it.
 
         on_change = self.step.command.on_change
         requested = on_change.value if on_change and on_change.kind == "restart" else ""
         return {
-            **({"/restarted": zlib.crc32(str(requested).encode())} if requested else {}),
+            **({RESTARTED: zlib.crc32(str(requested).encode())} if requested else {}),
             **{
                 content.name: zlib.crc32(content.data, zlib.crc32(repr(content).encode()))
                 for content in self.contents
                 if content.data is not None
             },
         }
+
+    @property
+    def optional(self) -> list[str]:
+        """The published files that need no content, but have one."""
+        return [
+            file.name
+            for file, content in zip(self.step.command.files, self.contents)
+            if file.optional and file.mounted is None and (content.data is not None or content.kept)
+        ]
 
 
 class Generation(NamedTuple):

@@ -74,7 +74,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "dest": "Where the file is written: an absolute path.",
         "owner": "``user`` or ``user:group``, names or numbers. Default: the agent's own.",
         "perm": "The mode: octal, in quotes.",
-        "optional": "The content may be missing; then no file is written.",
+        "optional": "The content may be missing; then no file is written, and an earlier one is removed.",
         "mounted": "Take the content from this absolute path in the container, such as a mounted ConfigMap.",
         "template": "false: the content is written as it is, not rendered.",
         "check": "A command that a new file must pass before it is placed. ``{}`` in it is the path of the"

@@ -99,9 +99,10 @@ def _of_restarts(service: LiveService, now: float, with_images: bool) -> Iterato
         parts = containers[0].older
         older = [part.what for part in parts if part.kind != IMAGE]
         what = [f"an {part.what}" for part in parts if part.kind == IMAGE and with_images]
-        since = min(part.since for part in parts)
+        since = min((part.since for part in parts if part.since), default=now)
         if older:
-            what.append(f"an older {few(older)} (changed {lasting(now - since)} ago)")
+            ago = f"changed {lasting(now - since)} ago" if all(part.since for part in parts) else "removed"
+            what.append(f"an older {few(older)} ({ago})")
         remedy = "restart it" if len(older) == len(parts) else "start one of the other image instead"
         if what:
             text = f"{path} on {_hosts(containers)} runs {' and '.join(what)}: {keep or remedy}"

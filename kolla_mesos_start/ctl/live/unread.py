@@ -1,7 +1,7 @@
 """What running containers have not read yet: newer definitions, variables, files, and images.
 
-Pure. Of a variable only the zxid of its last change is known, not its value. A deletion leaves no zxid, so it
-is not seen.
+Pure. Of a variable only the zxid of its last change is known, not its value. A deletion leaves no zxid; only
+that of an optional file of the daemon is seen, because a container says which of them it has.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ def compare(
                 stat = view.stat(znodes.file(name))
                 if stat and stat.mzxid > each.read:
                     older.append(Older(FILE, name, is_followed, stat.mtime / 1000))
+                elif not stat and name in each.optional:
+                    older.append(Older(FILE, name, is_followed, 0.0))
         image = other_generation(graph, each, containers) if graph else ""
         older += [Older(IMAGE, image, False, changed)] if image else []
         yield each._replace(older=tuple(older)) if older else each

@@ -47,7 +47,8 @@ DEFINITION, VARIABLE, FILE, IMAGE = "definition", "variable", "file", "image"
 
 
 class Older(NamedTuple):
-    """An older part that a container runs; a newer one was published at `since` (seconds since the epoch).
+    """An older part that a container runs; a newer one was published at `since` (seconds since the epoch;
+    0: it was removed, and when is unknown).
 
     `kind` is DEFINITION, VARIABLE, FILE or IMAGE; `name` says which. `is_followed`: a refresh of the daemon's
     files brings the newer one.
@@ -70,7 +71,7 @@ class Container(NamedTuple):
     after a change. `code` is the topic of `reason`, see `report`. `outside`: why external services have not
     answered. `older` is filled in by `live.unread`. `is_settling`: it is ready, but has not written yet what
     its daemon has read. `logs`: how to read its log, as it says itself. `written`: when it has last written
-    what it is doing."""
+    what it is doing. `optional`: its files that need no content, but had one."""
 
     id: str
     host: str
@@ -90,6 +91,7 @@ class Container(NamedTuple):
     is_settling: bool = False
     logs: str = ""
     written: float = 0.0
+    optional: tuple[str, ...] = ()
 
     @property
     def is_live(self) -> bool:
@@ -200,7 +202,7 @@ def _container(name: str, znode: Znode, fields: Mapping[str, Any], is_ready: boo
         stage, reason, code = "ready", "", ""
     elif stage == "ready" and not is_ready:
         stage = "unready"
-    outside = fields.get("outside")
+    outside, optional = fields.get("outside"), fields.get("optional")
     return Container(
         id=name,
         host=text(fields, "host") or UNKNOWN_HOST,
@@ -219,6 +221,9 @@ def _container(name: str, znode: Znode, fields: Mapping[str, Any], is_ready: boo
         is_settling=is_settling,
         logs=log_location(fields),
         written=znode.stat.mtime / 1000,
+        optional=tuple(each for each in optional if isinstance(each, str))
+        if isinstance(optional, list)
+        else (),
     )
 
 

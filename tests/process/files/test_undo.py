@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 from pathlib import Path
 
@@ -110,6 +111,30 @@ def test_a_new_file_must_pass_its_check(home: Path, uid: int) -> None:
     assert held(home) == before
     write(home / "b.conf", SECRET, os.geteuid(), checked.mode)
     place([checked], refuse)  # It is there already, and was checked then.
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("app.yaml", "app.yaml"),
+        ("app.conf.j2", "app.conf.j2"),
+        (".my.cnf", ".my.cnf"),
+        ("sudoers", "sudoers"),
+        (f"{'é' * 125}.conf", "é.conf"),
+        ("x" * 255, "x"),
+    ],
+)
+def test_a_check_may_decide_by_the_end_of_the_name(home: Path, name: str, end: str) -> None:
+    """And a daemon that reads `conf.d/*` does not find the temporary file."""
+    seen = []
+
+    def check(content: Content, path: str) -> None:
+        seen.append((path, glob.glob(f"{home}/*")))
+
+    place([content(home / name)._replace(check=("true", "{}"))], check)
+    ((path, found),) = seen
+    assert path.endswith(end) and os.path.dirname(path) == str(home) and found == []
+    assert os.listdir(home) == [name]
 
 
 def test_at_a_start_a_check_may_need_a_file_before_it(home: Path) -> None:

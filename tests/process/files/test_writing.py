@@ -240,7 +240,7 @@ def test_other_users_can_not_open_the_empty_temporary_file(home: Path, uid: int)
 
 def test_a_temporary_file_is_always_a_new_file(home: Path, uid: int) -> None:
     """The agent does not write into a file that another process has created under the same name."""
-    planted = write(home / f"{TEMPORARY_PREFIX}{'00' * 8}", b"somebody's", uid, 0o644)
+    planted = write(home / f"{TEMPORARY_PREFIX}{'00' * 8}-", b"somebody's", uid, 0o644)
 
     def action() -> None:
         os.urandom = bytes  # Returns zeros.
