@@ -7,9 +7,11 @@ for months: nothing heavy may be imported, and no external failure may end it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import signal
+import socket
 import time
 
 from kolla_mesos_start.daemon.handoff import Refreshing, Stopping
@@ -58,6 +60,9 @@ class Registrar:
             zxid=zxid,
         )
         self.session.on_fault(_warn_of_fault)
+        # Only those of this network: KOLLA_ADDRESS may be that of a proxy.
+        self._addresses = [each for each in handoff.addresses if _is_own(each)]
+        self.session.on_connected(self._check_addresses)
         self.presence = Presence(self.session, Registration(*handoff.registration))
         self._check, self._probe = Ready(*handoff.check), _probe(handoff)
         self._started, self._stopping, self._logs = now(), False, handoff.logs
@@ -77,6 +82,16 @@ class Registrar:
         self.loop.listen(self._notify_socket.fd, self._listen)
         self._refresher = self._follow(handoff) if handoff.refreshing else None
         self.drain = self._prepare_drain(handoff) if handoff.stopping else None
+
+    def _check_addresses(self) -> None:
+        """A new address often shows as a new connection."""
+        for address in self._addresses:
+            if not _is_own(address):
+                log.warning(
+                    "this host no longer has the address %s, with which this container is registered:"
+                    " restart the container",
+                    address,
+                )
 
     def _take_part(self, handoff: Handoff) -> Participant:
         from kolla_mesos_start.election.participant import Participant
@@ -336,6 +351,18 @@ class StatusReporter:
             if not self._complained:
                 log.warning("%s", error.reason)
             self._complained = True
+
+
+def _is_own(address: str) -> bool:
+    """Whether this host has the address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.inet_pton(family, address)  # A name would be resolved, which takes time.
+        with socket.socket(family) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def _warn_of_fault(error: AgentError) -> None:

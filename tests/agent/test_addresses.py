@@ -88,6 +88,26 @@ def test_a_named_interface_may_come_later(
     assert facts["address"] == "192.0.2.7"
 
 
+def test_an_address_that_changes_is_reported_at_the_next_connection(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers, tmp_path: Path
+) -> None:
+    site = Site(deployment, zk, SERVICE)
+    publish(deployment, SERVICE, DAEMON)
+    network = f"{BARE}link set eth0 up\nlink set eth0p up\naddress add 192.0.2.7/24 dev eth0\n"
+    agent = start(zookeeper, containers, tmp_path, network)
+    site.await_instances(1)
+    zookeeper.kill()
+    zookeeper.start()
+    agent.says("connected to ZooKeeper again")
+    assert "no longer has the address" not in agent.said
+    ip(agent, "address", "del", "192.0.2.7/24", "dev", "eth0")
+    ip(agent, "address", "add", "192.0.2.8/24", "dev", "eth0")
+    zookeeper.kill()
+    zookeeper.start()
+    agent.says("this host no longer has the address 192.0.2.7, with which this container is registered")
+    assert agent.running
+
+
 def test_a_stop_signal_ends_the_wait_and_so_does_its_limit(
     zookeeper: Server, deployment: Deployment, containers: Containers, tmp_path: Path
 ) -> None:
