@@ -6,6 +6,7 @@ The table lists all subcommands; the module of each one adds its arguments.
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import os
 import shutil
@@ -179,6 +180,8 @@ class CommandParser(ToolParser):
 
 def main() -> NoReturn:
     """Run the command line, and exit."""
+    # At its very end Python takes handlers away, and the signal's own status would replace ours.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     hide_memory()  # A core file (Ctrl-\) would contain secrets.
     # A closed stream is None, and a connection would get its descriptor.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
@@ -211,8 +214,14 @@ def main() -> NoReturn:
 
 
 def _exit(status: int) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # All output is written.
+    _end_at_ctrl_c()  # All output is written.
     sys.exit(status)
+
+
+def _end_at_ctrl_c() -> None:
+    """From now on, Ctrl-C ends the tool silently: nothing is left that may not be interrupted."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
 
 
 def _nowhere() -> TextIO:
@@ -230,7 +239,8 @@ def run(argv: Sequence[str]) -> int:
     from kolla_mesos_start.ctl.invocation import Invocation, Unnamed
     from kolla_mesos_start.ctl.zk.connection import INTERRUPTS  # --help needs neither.
 
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # Before, Ctrl-C ends the imports silently.
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.default_int_handler):
+        # Before, Ctrl-C ends the imports silently.
         signal.signal(signal.SIGINT, INTERRUPTS.handle)
     with ExitStack() as stack:
         invocation = Invocation(options, os.environ, stack)
@@ -247,6 +257,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def fail(lines: Iterable[str], status: int) -> NoReturn:
+    _end_at_ctrl_c()
     try:
         for line in lines:
             text = f"{PROGRAM}: {line}"

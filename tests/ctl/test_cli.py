@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -259,7 +258,16 @@ def test_ctrl_c_while_it_is_starting_shows_no_traceback(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(("word", "status"), [("--version", 0), ("no-such-command", 64)])
+def test_ctrl_c_at_its_very_end_does_not_change_its_status(tmp_path: Path, word: str, status: int) -> None:
+    at_exit = "import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    (tmp_path / "sitecustomize.py").write_text(at_exit)
+    environ = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, TOOL, word], env=environ, capture_output=True, timeout=60)
+    assert (done.returncode, b"Traceback" in done.stderr) == (status, False)
 
 
 def test_a_defect_is_told_without_a_value(tmp_path: Path) -> None:
