@@ -2,7 +2,7 @@
 
 What belongs here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and its output. `changes` finds
 the differences, and hides secrets. What running containers have not read, according to ZooKeeper alone, is
-found by `unread`.
+in the reasons that `containers` reads.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Difference(NamedTuple):
 
 
 def run(invocation: Invocation, source: Source) -> int:
-    """0 if publishing would change nothing, else 1. With --prune (of `publish --dry-run`) a removal is a
-    change too."""
+    """0 if publishing would change nothing, else 1: also after an interrupted publication, or if clients have
+    rights beyond acl.yml. With --prune (of `publish --dry-run`) a removal is a change too."""
     prune: bool = getattr(invocation.options, "prune", False)
     refuse(source.unreadable)
     client = invocation.client

@@ -1,4 +1,7 @@
-"""Which containers run something older than what is published, and whether they may be replaced. Pure."""
+"""Which containers run something older than what is published, and whether they may be replaced.
+
+It sends no requests; `state` and `summary` read the clock.
+"""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def validate(
     readings = [_reading(known, service) for service in deployment.services]
     issues += _wrong_between(readings, sources)
     issues += [*_wrong_in_acl(deployment), *_unknown_hosts(deployment)]
-    launch_issues = [*_wrong_in_launch(known, readings)]
+    launch_issues = [*_ambiguous_hosts(deployment), *_wrong_in_launch(known, readings)]
     wrong = [
         *_bad_given(given),
         *located(issues, sources),
@@ -263,6 +263,30 @@ def _wrong_in_acl(deployment: Deployment) -> Iterator[Issue]:
             yield Issue(ERROR, acl.NODE, f"{label}: {issue}", label)
         for label, issue in acl.shared(deployment.acl):
             yield Issue(WARNING, acl.NODE, f"{label}: {issue}", label)
+
+
+def _ambiguous_hosts(deployment: Deployment) -> Iterator[Issue]:
+    """Warnings about hosts of launch.yml that other systems name in another way, or that may be the same."""
+    seen: dict[str, str] = {}  # What other systems make of it, by the name.
+    for role, hosts in deployment.launch.hosts.items():
+        for number, host in enumerate(hosts):
+            if host in seen:
+                continue
+            name, label = host.lower().rstrip("."), f"{sublabel('hosts', role)}[{number}]"
+            same = [other for other, known in seen.items() if _may_be_same(name, known)]
+            seen[host], why = name, "" if host == name else f"names of nodes in Kubernetes are as {name}"
+            if same:
+                why = f"{same[0]} may be the same host: write one name for each"
+            if why:
+                what = (
+                    f"{label}: {host!r} must be the name that its containers get (KOLLA_HOSTNAME), and {why}"
+                )
+                yield Issue(WARNING, launch.NAME, what, label)
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    """Whether they are equal, or one is the first part of the other."""
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 def _unknown_hosts(deployment: Deployment) -> Iterator[Issue]:

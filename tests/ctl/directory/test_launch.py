@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,26 @@ def test_a_port_that_there_can_not_be_is_found_in_a_variable(tmp_path: Path, por
     """As where it is written in launch.yml."""
     (found,) = ports_of(tmp_path, port=f"'{port}'")
     assert found == "error 5 ports: expected a port (80, or 53/udp), but {{ port }} is none for db"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    {
+        "[CMP-1]": "hosts.compute[0]: 'CMP-1' must be .*, .* are as cmp-1",
+        "[cmp-1.]": "hosts.compute[0]: 'cmp-1.' must .* are as cmp-1",
+        "[cmp-1, cmp-1.example.org]": "hosts.compute[1]: .* and cmp-1 may be the same host",
+        "[CTL-1]": "hosts.compute[0]: .* and ctl-1 may be the same host",
+        "[ctl-1, cmp-1.example.org, cmp-10, 10.0.0.1, 10.0.0.2]": "",
+    }.items(),
+)
+def test_a_host_that_another_system_may_name_in_another_way(
+    hosts: str, expected: str, tmp_path: Path
+) -> None:
+    """Kubernetes would find no such node, and an agent takes no value of another name."""
+    deployment, _ = directory.look(site(tmp_path, LAUNCH.replace("[cmp-1, cmp-2, cmp-3]", hosts)))
+    found = [each for each in validate(deployment) if "hosts." in each.message]
+    assert [(each.severity, each.line) for each in found] == [("warning", 4)] * bool(expected)
+    assert all(re.match(expected.replace("[", r"\["), each.message) for each in found)
 
 
 def test_a_variable_of_a_host_that_launch_yml_does_not_name(tmp_path: Path) -> None:
