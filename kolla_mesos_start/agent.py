@@ -130,6 +130,7 @@ class Agent:
         self._warn_of_world_readable()
         self.report = Report(StateFile.take(self.settings.run_dir))
         self._connect(lambda why: self.report.write("waiting", why))
+        self.client.on_silence = self.report.write_silence
 
         from kolla_mesos_start.tree.published import Changed
 
@@ -322,7 +323,7 @@ class Agent:
             client = published.client
             self._acl = FollowedAcl(client.session, published.znodes.recorded_acl, client.acl)
         followed = self._acl
-        self.loop.wait(lambda: followed.known)
+        self.client.until(lambda: followed.known)
         if followed.error:
             raise followed.error
 
@@ -448,7 +449,8 @@ class Agent:
         if tree.graph.daemon and (tree.graph.daemon.generations or b'"generations"' in newer):
             from kolla_mesos_start.daemon.launch import check_generation
 
-            check_generation(tree, self.settings.generation, self.report)
+            with tree.client.within(self.settings.wait_timeout):
+                check_generation(tree, self.settings.generation, self.report)
 
     def _become_daemon(
         self, prepared: Prepared, candidacy: Candidacy | None, result: Result | None

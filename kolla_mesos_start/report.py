@@ -85,6 +85,15 @@ class Report:
             self._ephemeral.data = self._text()
         self.state_file.write(stage, command if stage == "bootstrapping" else reason, started)
 
+    def write_silence(self, what: str) -> None:
+        """Tell probes what ZooKeeper must answer first; empty text: it has, and the state is as before."""
+        if what:
+            self.state_file.write("waiting", what)
+        elif self._stage in ("waiting", "bootstrapping"):
+            self.state_file.write(
+                self._stage, self._command if self._stage == "bootstrapping" else self._reason
+            )
+
     def show(self, ephemerals: Ephemerals, shown: StatusZnode) -> Ephemeral:
         """Report in ZooKeeper too; returns the ephemeral."""
         if self._ephemeral is None:

@@ -1,7 +1,7 @@
 """Becomes the daemon: hands the session over to the registrar, then execs.
 
-Nothing here waits for ZooKeeper. Once signals are masked, nothing but the exec itself may fail: all other
-errors are found before the registrar is started.
+Only `check_generation` waits for ZooKeeper, and `_prepare` a moment for its last replies. Once signals are
+masked, nothing but the exec itself may fail: all other errors are found before the registrar is started.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def check_generation(tree: StatusTree, image: str | None, report: Report) -> Non
     # Exclusive dependencies must see this container before its daemon starts.
     shown = report.ephemeral
     shown.write_after = 0.0
-    tree.client.loop.wait(lambda: tree.client.connected and shown.owner == OURS)
+    tree.client.until(lambda: tree.client.connected and shown.owner == OURS)
     tree.client.read([tree.znodes.definition])  # Its reply comes after all earlier watch events.
     tree.raise_if_changed()
 

@@ -72,7 +72,7 @@ class StatusTree:
         if definition in self.stamps:
             query = data_of(definition)
             # After an outage it is read again.
-            client.loop.wait(lambda: client.watches.is_known(query))
+            client.until(lambda: client.watches.is_known(query))
             found[definition] = client.watches.results[query]
         return next((path for path, before in self.stamps.items() if stamp(found[path]) != before), None)
 

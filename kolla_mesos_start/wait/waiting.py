@@ -129,10 +129,16 @@ class Waiting:
             due = min(limit, logged_at + PROGRESS_INTERVAL)
             soon = now() >= due - DETAIL_LEAD
             watches.watch(self._queries(waiting, with_details=soon))
+            was_connected = self._client.connected
             self._client.loop.wait(
-                lambda seen=seen: watches.answered() and self._state() != seen,  # type: ignore[misc]
+                lambda seen=seen, before=was_connected: (  # type: ignore[misc]
+                    self._client.connected is not before or (watches.answered() and self._state() != seen)
+                ),
                 due if soon else due - DETAIL_LEAD,
             )
+            if self._client.connected is not was_connected:
+                outage = f"no connection to ZooKeeper; as last known: {'; '.join(map(_brief, waiting))}"
+                self._report.write_silence("" if self._client.connected else outage)
             if not self._has_run:
                 try:
                     self._tree.raise_if_seen_changed()

@@ -11,6 +11,7 @@ names are missing, a list is read again after a pause.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from functools import partial
 from types import MappingProxyType
@@ -21,12 +22,13 @@ from kolla_mesos_start.errors import (
     AccessDenied,
     AgentError,
     CannotRender,
+    DependenciesNotSatisfied,
     NoConnection,
     NoRight,
     RefusedByServer,
     UnreadableServer,
 )
-from kolla_mesos_start.log import Logger
+from kolla_mesos_start.log import PROGRESS_INTERVAL, Logger
 from kolla_mesos_start.loop import now
 from kolla_mesos_start.zookeeper import wire
 from kolla_mesos_start.zookeeper.ephemerals import Ephemerals, denial
@@ -57,6 +59,7 @@ MOST_WARNINGS = 100  # about what was read: another container may write as much 
 SHORT_SESSION = 3.0  # seconds
 # Seconds until a read is repeated that was granted before, and then denied: a credential is being replaced.
 DENIED_PAUSE = 5.0
+SILENT = 2.0  # seconds until a wait for an answer is reported
 CLOSE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout instead
 
 
@@ -245,7 +248,8 @@ class Client:
     """One session with an ensemble, its watches and its ephemerals.
 
     New znodes get the ACL `acl`. `timeout` is the requested one, in seconds. `name`: a random one. `seen`:
-    everything that `read` and `children` have read, with the zxid of its last change.
+    everything that `read` and `children` have read, with the zxid of its last change. `on_silence` is called
+    with what a request waits for if that takes long, and with empty text once it is over.
     """
 
     # The errors of requests that compete with other writers.
@@ -268,6 +272,8 @@ class Client:
         self._warnings: set[str] = set()
         self._granted = 0.0
         self._closing = False
+        self._limit = math.inf
+        self.on_silence: Callable[[str], object] = lambda what: None
         self.session.on_connected(self._check_timeout)
         self.session.on_fault(self._on_fault)
         loop.add(self.session)
@@ -358,8 +364,35 @@ class Client:
         return wire.Create(path, data, self.acl, flags)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Run the loop until then: every request waits here, however long an outage lasts."""
-        self.loop.wait(condition)
+        """Run the loop until then: every request waits here, however long an outage lasts.
+
+        Raises DependenciesNotSatisfied if that takes longer than `within` allows.
+        """
+        begun = now()
+        if self.loop.wait(condition, begun + SILENT):
+            return
+        logged_at = begun
+        while True:
+            error = "" if self.connected else self.session.error
+            what = f"for an answer of ZooKeeper at {self.session.servers}: {error or NO_ANSWER}"
+            self.on_silence(what)
+            if now() >= self._limit:
+                raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s {what}")
+            if now() >= logged_at + PROGRESS_INTERVAL:
+                logged_at = now()
+                log.info("waiting for %.0f s %s", now() - begun, what)
+            if self.loop.wait(condition, min(self._limit, now() + SILENT)):
+                self.on_silence("")
+                return
+
+    @contextlib.contextmanager
+    def within(self, limit: float | None) -> Iterator[None]:
+        """Limit the requests inside to `limit` seconds together (None: no limit)."""
+        self._limit = math.inf if limit is None else now() + limit
+        try:
+            yield
+        finally:
+            self._limit = math.inf
 
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected. Raises Outage if it is unknown whether it was applied.

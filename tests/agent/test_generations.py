@@ -16,8 +16,10 @@ import pytest
 from tests import CHECKOUT
 from tests.agent.test_one_time import SERVICE, Site, said_at
 from tests.agent.test_one_time import site as site
+from tests.conftest import Deployment
 from tests.support import instances
-from tests.support.agents import Agent
+from tests.support.agents import Agent, Containers
+from tests.support.link import Link
 from tests.support.publishing import publish
 from tests.support.tool import run_ctl
 from tests.support.waiting import eventually
@@ -311,3 +313,27 @@ def test_an_old_image_on_its_way_to_exec_sees_the_next_publication(upgrade: Upgr
     go.touch()
     assert old.ends() == 76
     assert "sleep" not in old.processes.values()
+
+
+@pytest.mark.parametrize("limit", ["0", "1"])
+def test_an_outage_before_the_generations_are_read_is_reported(
+    deployment: Deployment, containers: Containers, link: Link, limit: str
+) -> None:
+    """Only the published definition says whether the daemon may start. The limit of a wait holds there."""
+    directory = containers.directory / "0-web1"
+    check = "until test -e end; do sleep 0.05; done"
+    held = {"web.conf": {"dest": f"{directory}/web.conf", "check": check}}
+    daemon = {"command": "sleep 1000", "generations": ["1"], "files": held}
+    publish(deployment, "web", {"service": {"daemon": daemon}}, files={"web.conf": "text"})
+    environ = {"KOLLA_ZK_HOSTS": link.hosts, "KOLLA_GENERATION": "1", "KOLLA_WAIT_TIMEOUT": limit}
+    agent = containers.start("web", **environ)
+    eventually(lambda: "waits for the check of its file" in agent.state, "the check runs")
+    link.kill()
+    (directory / "end").touch()
+    eventually(lambda: "for an answer of ZooKeeper" in agent.state, "health says what it waits for")
+    if limit == "1":
+        assert agent.ends() == 75
+        assert "for an answer of ZooKeeper" in agent.ending["reason"]
+        return
+    link.launch()
+    agent.says("web/daemon: exec")

@@ -188,3 +188,23 @@ def test_a_new_session_sees_changes_during_the_outage(
     assert after.keys() == before.keys() and len(after) == 2
     assert not theirs & {session for session, _ in after.values()}
     assert running.running
+
+
+def test_health_says_that_zookeeper_is_waited_for(
+    deployment: Deployment, containers: Containers, link: Link
+) -> None:
+    """Beside a dependency, and not that a command runs which has ended; afterwards as before."""
+    waits = {"command": "true", "dependencies": ["infra/none"]}
+    publish(deployment, "web", {"commands": {"first": waits}})
+    ends = {"command": "until test -e end; do sleep 0.05; done", "run_once": True}
+    publish(deployment, "api", {"commands": {"sync": ends}})
+    waiting, running = (containers.start(name, KOLLA_ZK_HOSTS=link.hosts) for name in ("web", "api"))
+    eventually(lambda: waiting.state.startswith("waiting web/first waits for infra/none"), "it waits")
+    eventually(lambda: running.state == "bootstrapping api/sync", "it runs")
+    link.kill()
+    eventually(lambda: "no connection to ZooKeeper; as last known: web/first" in waiting.state, "it says so")
+    (running.directory / "end").touch()
+    eventually(lambda: running.state.startswith("waiting for an answer of ZooKeeper"), "it says so")
+    link.launch()
+    eventually(lambda: waiting.state.startswith("waiting web/first waits for infra/none"), "it waits again")
+    assert running.ends() == 0

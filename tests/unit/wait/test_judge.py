@@ -157,6 +157,9 @@ class Memory:
     def write(self, stage: str, text: str, only: str = "", **_: object) -> None:
         self.reports.append(text)
 
+    def write_silence(self, what: str) -> None:
+        """Probes see it: see tests/agent."""
+
     def raise_if_seen_changed(self) -> None:
         """Whole agents do: see tests/agent."""
 
