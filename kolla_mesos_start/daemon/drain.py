@@ -182,6 +182,7 @@ class Drain:
 
     def _on_connection(self, connection: socket.socket) -> None:
         self._registrar.loop.listen(connection.fileno(), partial(self._listen, connection))
+        self._listen(connection)  # Its request counts before what else has happened in this turn of the loop.
 
     def _listen(self, connection: socket.socket) -> None:
         try:

@@ -88,7 +88,7 @@ def bad_host(text: str) -> str | None:
     """The name of a host. More is possible in a znode, but a mistake: quotes, blanks, `%H`, `$HOSTNAME`."""
     if re.fullmatch(r"[\w.:@+-]+", text) and text != GLOBAL and not (bad_segment(text) or disguise(text)):
         return None
-    return f"expected a name without / and blanks, of letters, digits and . _ - : @ +, other than {GLOBAL}"
+    return f"expected the name of a host, of letters, digits and . _ - : @ +, other than {GLOBAL}"
 
 
 def bad_generation(text: str) -> str | None:

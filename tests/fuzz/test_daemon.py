@@ -98,7 +98,7 @@ def test_the_answers_of_a_daemon_that_is_asked(fuzz: Fuzz, seed: int) -> None:
             check = Task(http("http://127.0.0.1:80/a?b"))
             with server:
                 check.run(True)
-                assert server.recv(4096).startswith(b"GET /a?b HTTP/1.0")
+                assert server.recv(4096).startswith(b"GET /a?b HTTP/1.1\r\n")
                 for at in range(0, len(answer), piece):
                     if not check.ended:
                         server.send(answer[at : at + piece])

@@ -116,7 +116,7 @@ class Cluster(Started):
             self.zookeeper.await_serving()
         for node in self.nodes.values():
             node.start_kubelet()
-        eventually(lambda: self.ready_nodes == list(self.nodes), "all nodes are ready")
+        eventually(lambda: self.ready_nodes == list(self.nodes), "all nodes are ready", seconds=600)
 
     @property
     def ready_nodes(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 What belongs here: `kolla_mesos_ctl diff`, which is also `publish --dry-run`, and its output. `changes` finds
 the differences, and hides secrets. What running containers have not read, according to ZooKeeper alone, is
-in the reasons that `containers` reads.
+found by `unread`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,13 @@ def run(invocation: Invocation, source: Source) -> int:
         only_prune,
         users={node: _users(node, deployment) for node in only_prune if is_variable(node)},
         kept=kept,
-        running_old=outdated(client, znodes, deployment, before, (change.node for change in changed)),
+        running_old=outdated(
+            client,
+            znodes,
+            deployment,
+            before,
+            [*(change.node for change in changed), *(only_prune if prune else ())],
+        ),
         mask=Mask(before, after, declared=source.hidden | client.read_restricted()),
         wider=_wider_acls(invocation, znodes, deployment, before),
     )

@@ -98,7 +98,7 @@ MISTAKES = {
     "a role without hosts": ("[ctl-1, ctl-2]", "", 3, "hosts.control: expected the names of its hosts"),
     "a single host": ("[ctl-1, ctl-2]", "ctl-1", 3, "hosts.control: expected a list, found 'ctl-1'"),
     "a host twice": ("ctl-2]", "ctl-1]", 3, "hosts.control[1]: ctl-1 is here twice"),
-    "a path for a host": ("ctl-2]", "ctl/2]", 3, "a name without / and blanks, of letters"),
+    "a path for a host": ("ctl-2]", "ctl/2]", 3, "the name of a host, of letters"),
     "no host": ("ctl-2]", "global]", 3, "other than global, found 'global'"),
     "a number of replicas": ("    replicas: each", "    replicas: 3", 10, "a number is `instances` of the"),
     "each of no role": ("defaults: {placement: control}", "defaults: {replicas: each}", 5,
