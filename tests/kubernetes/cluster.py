@@ -116,7 +116,7 @@ class Cluster(Started):
             self.zookeeper.await_serving()
         for node in self.nodes.values():
             node.start_kubelet()
-        eventually(lambda: self.ready_nodes == list(self.nodes), "all nodes are ready", seconds=600)
+        eventually(lambda: self.ready_nodes == list(self.nodes), "all nodes are ready")
 
     @property
     def ready_nodes(self) -> list[str]:
@@ -339,7 +339,6 @@ class Node(Machine):
             "kind": "KubeletConfiguration",
             "failCgroupV1": False,
             "failSwapOn": False,
-            "featureGates": {"KubeletInUserNamespace": True},  # The kernel's settings stay as they are.
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 CGROUPS = Path("/sys/fs/cgroup")
 UNIFIED = CGROUPS / "cgroup.controllers"  # cgroup v2 alone
 NEW = ("unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
-# $0 is the name, $1 the directory. A kubelet would set these sysctls for the whole kernel.
+# $0 is the name, $1 the directory. A kubelet would set three sysctls for the whole kernel: it finds them set.
 # Volumes can be shared among mount namespaces only if / is, as systemd has it.
 SET_UP = """
 set -e
@@ -30,9 +30,10 @@ mount --make-rshared /
 mount --bind "$1/var" /var
 mount --bind "$1/hosts" /etc/hosts
 mount -t tmpfs run /run
-for each in kernel vm; do
-    mount --bind /proc/sys/$each /proc/sys/$each
-    mount -o remount,bind,ro /proc/sys/$each
+for each in kernel/panic=10 kernel/panic_on_oops=1 vm/overcommit_memory=1; do
+    value=/run/$(basename ${each%=*})
+    echo ${each#*=} >$value
+    mount --bind $value /proc/sys/${each%=*}
 done
 ip link set lo up
 touch "$1/is_up"
