@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TypeVar
 
     from kolla_mesos_start.commands.bootstrap import Bootstrap
+    from kolla_mesos_start.daemon.control import StopRequests
     from kolla_mesos_start.definition.model import Graph
     from kolla_mesos_start.election.candidacy import Candidacy, Result
     from kolla_mesos_start.files.plan import Content
@@ -121,6 +122,7 @@ class Agent:
         self.bootstrap: Bootstrap | None = None
         self.registration: Registration | None = None
         self._acl: FollowedAcl | None = None
+        self._stop_requests: StopRequests | None = None
         self.begins_again = False
         self._stop_signals: set[int] = set()
 
@@ -135,6 +137,7 @@ class Agent:
         from kolla_mesos_start.tree.published import Changed
 
         while True:
+            self._serve_stop()
             try:
                 return self._run_graph()
             except Changed as changed:
@@ -472,6 +475,9 @@ class Agent:
             launch = Launch(*common, prepared, membership, partial(candidacy.check, result))
         else:
             launch = Launch(*common, prepared)
+        if self._stop_requests and not prepared.step.command.drains:
+            self._stop_requests.close()
+            self._stop_requests = None
         (launch.supervise if self.settings.supervise else launch.exec)()
 
     def _finish(self) -> int:
@@ -545,6 +551,12 @@ class Agent:
             self.bootstrap.on_stop(signum)
         else:
             raise Stopped(signum, signal_name(signum))
+
+    def _serve_stop(self) -> None:
+        if not self._stop_requests:
+            from kolla_mesos_start.daemon.control import StopRequests
+
+            self._stop_requests = StopRequests(self.settings.run_dir, self.loop, self._on_stop)
 
     def _on_stop_signals(self, signums: Iterable[int], handler: Callable[[int], object]) -> None:
         for signum in signums:

@@ -174,7 +174,7 @@ def health(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _inspect(run_dir: str, supervised: bool, limit: int | None) -> tuple[str, bool, bool]:
     """The line to print, and whether the container is alive and ready. `limit`: seconds for a start."""
     # The lock first: then a change in between can only make a healthy container look bad for one probe.
-    held = _is_held(f"{run_dir}/lock", None)
+    held = is_held(f"{run_dir}/lock")
     line, started = _read_state(f"{run_dir}/state")
     stage = line.partition(" ")[0]
     if held:
@@ -190,7 +190,7 @@ def _inspect(run_dir: str, supervised: bool, limit: int | None) -> tuple[str, bo
     return f"no agent runs here; its last state: {line or f'nothing in {run_dir}'}", False, False
 
 
-def _is_held(lock: str, owners: tuple[int, int] | None) -> bool:
+def is_held(lock: str, owners: tuple[int, int] | None = None) -> bool:
     """Whether a write lock is held, on a file of one of the `owners`; that needs write permission."""
     try:
         there = os.lstat(lock)
@@ -344,7 +344,7 @@ def _lock(run_dir: str, deadline: float) -> int | None:
     # A lock of another user, unless it is root, was made to keep us out.
     owners = (0, os.geteuid())
     try:
-        while not _has_passed(gate) or _is_held(f"{run_dir}/lock", owners):
+        while not _has_passed(gate) or is_held(f"{run_dir}/lock", owners):
             if time.monotonic() >= deadline:
                 return None
             time.sleep(LOCK_RETRY_INTERVAL)

@@ -1,18 +1,21 @@
-"""How `kolla_mesos_start refresh` and `stop` reach their registrar: sockets in the run directory.
+"""How `kolla_mesos_start refresh` and `stop` reach the agent or its registrar: sockets in the run directory.
 
-The registrar's end is first, then the two commands.
+The other end is first, then the two commands.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
 import sys
+import time
+from functools import partial
 
 from kolla_mesos_start.errors import cause
-from kolla_mesos_start.health import clear, find_run_dir
+from kolla_mesos_start.health import clear, find_run_dir, is_held
 from kolla_mesos_start.loop import now
 
 TYPE_CHECKING = False
@@ -26,6 +29,12 @@ REFRESH_SOCKET, STOP_SOCKET = "refresh", "stop"
 # daemon its stop signal, and answers once the daemon has ended.
 DRAIN, STOP = b"D", b"T"
 
+NOT_STARTED = b"0 nothing to drain: the daemon is not started yet\n"
+START_ENDED = b"0 the daemon was not started yet; now it will not be\n"
+
+# Seconds in which `stop` waits for whoever serves it next, and between two attempts: a daemon that ends may
+# be started again.
+CHANGE, LOOK = 10.0, 0.05
 RETRY = 1.0  # seconds until the next attempt to accept a connection, or to start a command
 LONG = 10.0  # seconds of a refresh
 
@@ -87,6 +96,40 @@ class RequestSocket:
             self._loop.listen(self._socket.fileno(), self._accept)
 
 
+class StopRequests:
+    """Serves `stop` during a start, until the registrar of a daemon that drains takes its place.
+
+    There is nothing to drain: `on_stop` is called, as for a stop signal. The client waits for the end of this
+    process.
+    """
+
+    def __init__(self, run_dir: str, loop: Loop, on_stop: Callable[[int], object]) -> None:
+        self._loop, self._on_stop = loop, on_stop
+        self._path = f"{run_dir}/{STOP_SOCKET}"
+        self._socket = RequestSocket(self._path, loop, self._on_connection)
+        self._clients: list[socket.socket] = []
+
+    def close(self) -> None:
+        """Serve nobody any more; nobody else will."""
+        self._socket.close()
+        clear(self._path)
+
+    def _on_connection(self, connection: socket.socket) -> None:
+        self._loop.listen(connection.fileno(), partial(self._read, connection))
+
+    def _read(self, connection: socket.socket) -> None:
+        request = b""
+        with contextlib.suppress(OSError):  # The client has ended.
+            request = connection.recv(16)
+            connection.send({DRAIN: NOT_STARTED, STOP: START_ENDED}.get(request, b""))
+        self._loop.ignore(connection.fileno())
+        if request != STOP:
+            connection.close()
+            return
+        self._clients.append(connection)
+        self._on_stop(signal.SIGTERM)
+
+
 # -- the commands -----------------------------------------------------------------------------------
 
 
@@ -118,23 +161,40 @@ def _ask(
     an answer, and `late`, which is printed after LONG.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    path = f"{find_run_dir(environ)}/{name}"
-    with socket.socket(socket.AF_UNIX) as connection:
+    run_dir = find_run_dir(environ)
+    path, since = f"{run_dir}/{name}", time.monotonic()
+    while True:
         try:
-            connection.connect(path)
+            reply = _request(path, request, late)
+            break
         except OSError as error:
+            # Who served it was replaced, or ends.
+            gone = isinstance(error, ConnectionError) and name == STOP_SOCKET
+            if gone and time.monotonic() < since + CHANGE and is_held(f"{run_dir}/lock"):
+                time.sleep(LOOK)
+                continue
+            if isinstance(error, ConnectionResetError):
+                reply = b""
+                break
             is_denied = isinstance(error, PermissionError)
             print((DENIED if is_denied else absent).format(path=path, why=cause(error)))
             return 1 if is_denied else if_absent
-        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
-            connection.sendall(request)
-        status, _, text = _answer(connection, late).decode("utf-8", "replace").partition(" ")
+    status, _, text = reply.decode("utf-8", "replace").partition(" ")
     print(text.strip() or ended)
     return int(status or 1)
 
 
+def _request(path: str, request: bytes, late: str) -> bytes:
+    """The reply to a request. Raises ConnectionResetError if who has taken it ends without one."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
+            connection.sendall(request)
+        return _answer(connection, late)
+
+
 def _answer(connection: socket.socket, late: str) -> bytes:
-    """The registrar's reply; empty if it ends before."""
+    """The reply. Raises ConnectionResetError if it ends before."""
     answer = b""
     connection.settimeout(LONG if late else None)
     while True:
@@ -147,5 +207,8 @@ def _answer(connection: socket.socket, late: str) -> bytes:
         except ConnectionResetError:
             part = b""
         if not part:
-            return answer if answer.endswith(b"\n") else b""
+            break
         answer += part
+    if answer.endswith(b"\n"):
+        return answer
+    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))

@@ -316,6 +316,47 @@ def test_stop_without_anything_to_drain(edge: Edge) -> None:
     assert web.running and edge.web.instances()
 
 
+@pytest.mark.parametrize("running", [False, True], ids=["waits", "runs a command"])
+def test_stop_during_a_start_ends_it(
+    edge: Edge, deployment: Deployment, containers: Containers, running: bool
+) -> None:
+    """There is nothing to drain, and there will be no daemon. A hook alone ends nothing."""
+    needs = {} if running else {"dependencies": ["db/daemon"]}
+    publish(
+        deployment,
+        WEB,
+        {
+            "commands": {"prepare": {"command": "sleep 600"}} if running else {},
+            "service": {"daemon": {"command": COMMAND, "drain": LONG, **needs}},
+        },
+    )
+    agent = containers.start(WEB, "web1")
+    eventually(lambda: agent.state.startswith("bootstrapping" if running else "waiting for db"), "it waits")
+    assert ended(stopping(agent, "--no-term")) == (0, "nothing to drain: the daemon is not started yet")
+    assert agent.running
+    assert ended(stopping(agent)) == (0, "the daemon was not started yet; now it will not be")
+    assert agent.ends() == 128 + signal.SIGTERM
+    assert agent.ending["reason"] == "stopped by SIGTERM"
+    status, said = ended(stopping(agent))
+    assert status == 1 and said.startswith("nothing to drain: ")
+
+
+def test_a_client_of_stop_finds_whoever_serves_it_next(edge: Edge) -> None:
+    """A socket whose owner has gone: in a restart through an election, a new agent follows at once."""
+    web = edge.start(environ={})
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{web.environ['KOLLA_RUN_DIR']}/stop")
+    client = stopping(web)
+    Path(web.environ["KOLLA_RUN_DIR"], "stop").unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{web.environ['KOLLA_RUN_DIR']}/stop")
+        listener.listen()
+        with listener.accept()[0] as connection:
+            assert connection.recv(16) == b"T"
+            connection.send(b"0 drained\n")
+    assert ended(client) == (0, "drained")
+
+
 def test_a_registrar_that_is_killed_ends_stop(edge: Edge) -> None:
     web = edge.start(environ={}, drain=LONG)
     client = stopping(web)
