@@ -149,10 +149,7 @@ class Supervisor(Registrar):
             pid = Child(handoff.argv, environ, handoff.check_ids, is_daemon=True).started().pid
             pidfd = pidfd_open(pid)
         except OSError as error:
-            kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
-            why = f"it can't be started again, with its new files: {error.strerror}"
-            self._failure = kind(why).because(error.errno)
-            log.error("the daemon has ended, and %s", self._failure.reason)
+            self._failure = _not_started_again(error)
             return
         log.info("the daemon is started again, with its new files")
         self.loop.remove(self._daemon)
@@ -178,7 +175,10 @@ class Supervisor(Registrar):
         for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > last]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
                 os.set_inheritable(fd, False)
-        os.execve(argv[0], argv, dict(environ))
+        try:
+            os.execve(argv[0], argv, dict(environ))
+        except OSError as error:  # It was there a moment ago.
+            os._exit(_not_started_again(error).status)
 
 
 class Daemon:
@@ -247,6 +247,13 @@ class Daemon:
     def _signal_all(self, signum: int) -> None:
         for pid in descendants(self._spared()):
             try_call(os.kill, pid, signum)
+
+
+def _not_started_again(error: OSError) -> AgentError:
+    kind = NotFound if error.errno in (errno.ENOENT, errno.ENOTDIR) else CannotExecute
+    failure = kind(f"it can't be started again, with its new files: {error.strerror}").because(error.errno)
+    log.error("the daemon has ended, and %s", failure.reason)
+    return failure
 
 
 def _exit_status(status: int) -> int:

@@ -633,6 +633,26 @@ def test_a_restart_through_the_election_needs_its_interpreter(
     eventually(lambda: not agent.processes, "no process is left")
 
 
+def test_an_interpreter_that_vanishes_at_the_last_instant(cluster: Cluster, zookeeper: Server) -> None:
+    """After it was found: while the registrar takes leave of a ZooKeeper that is silent."""
+    hold = cluster.data / "held"
+    held = ["sh", "-c", 'while [ -e "$0" ]; do sleep 0.05; done', str(hold)]
+    agent = start_supervised(cluster, before_stop={"command": held, "timeout": 600})
+    hold.touch()
+    variable(cluster, "two")
+    agent.says("running before_stop")
+    zookeeper.freeze()
+    try:
+        hold.unlink()
+        agent.says("its restart passes through the election")
+        (cluster.data / "python").unlink()
+        assert agent.ends() == 127
+    finally:
+        zookeeper.thaw()
+    assert "it can't be started again, with its new files: No such file" in agent.said
+    assert "defect" not in agent.said
+
+
 def test_a_stop_during_the_election_of_a_restart_ends_the_container(cluster: Cluster) -> None:
     agent = start_supervised(cluster, drain=0.1)
     (cluster.data / "a" / "fail").write_text("3")
