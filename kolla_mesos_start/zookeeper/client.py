@@ -552,6 +552,8 @@ class Client:
 def refusal(operation: Any, what: str, error: Exception) -> AgentError:
     """The error for a request that was refused; `what` names it."""
     if isinstance(error, wire.DENIED):
+        if isinstance(operation, wire.Transaction):  # as a whole
+            return AccessDenied(f"{what}: {wire.in_words(error)}")
         done = DONE.get(type(operation).__name__, "read")
         return denial(getattr(operation, "path", what), done, error)
     return RefusedByServer(what, wire.in_words(error))

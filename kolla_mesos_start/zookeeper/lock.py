@@ -10,13 +10,12 @@ watched elsewhere.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 from kolla_mesos_start.log import Logger
 from kolla_mesos_start.records import NamedTuple
-from kolla_mesos_start.zookeeper.client import Outage
+from kolla_mesos_start.zookeeper.client import Outage, refusal
 from kolla_mesos_start.zookeeper.view import data_of
-from kolla_mesos_start.zookeeper.wire import NoNodeError
+from kolla_mesos_start.zookeeper.wire import NodeExistsError, NoNodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,8 +140,12 @@ class Queues:
         # it is: one of an earlier session is gone.
         self._client.loop.wait(lambda: self._client.connected)
         create = self._client.creation(f"{lock}/{self._prefix}", self._identifier, EPHEMERAL | SEQUENCE)
-        with suppress(Outage):
+        try:
             self._client.attempt(create, f"{lock}: contending")
+        except Outage:
+            pass
+        except NodeExistsError as error:  # Its number is taken: the server's database is damaged.
+            raise refusal(create, f"{lock}: contending", error) from error
 
     def _contenders(self, lock: str, place: Place | None) -> Sequence[str]:
         """The names of all contenders, except those that are known to be dead."""

@@ -164,9 +164,11 @@ def meaning(error: Exception) -> Meaning:
 
 
 def in_words(error: Exception) -> str:
-    """An error of the server for a message, with kazoo's name of it."""
+    """An error of the server for a message, with kazoo's name of it; one that is unknown has a number, if it
+    is not that of an operation of a transaction.
+    """
     name = str(error) if type(error) is KazooException else type(error).__name__
-    return f"{meaning(error).words} ({name})"
+    return f"{meaning(error).words} ({name})" if name else meaning(error).words
 
 
 def error_of(code: int) -> KazooException:
