@@ -331,7 +331,7 @@ def test_stop_during_a_start_ends_it(
         },
     )
     agent = containers.start(WEB, "web1")
-    eventually(lambda: agent.state.startswith("bootstrapping" if running else "waiting for db"), "it waits")
+    agent.says("web/prepare: starting" if running else "web/daemon waits for db/daemon")
     assert ended(stopping(agent, "--no-term")) == (0, "nothing to drain: the daemon is not started yet")
     assert agent.running
     assert ended(stopping(agent)) == (0, "the daemon was not started yet; now it will not be")
