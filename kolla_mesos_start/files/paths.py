@@ -127,14 +127,28 @@ def _target(directory: int, name: str, path: str) -> str:
             raise
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     _refuse_untrusted(directory, path)
-    if os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid != 0 == os.geteuid():
+    if not _is_trusted(os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid):
         raise UnsafePath(path)
     return target
 
 
 def _refuse_untrusted(directory: int, path: str) -> None:
-    if os.geteuid() == 0 and os.fstat(directory).st_uid != 0:
+    if not _is_trusted(os.fstat(directory).st_uid):
         raise UnsafePath(path)
+
+
+def _is_trusted(uid: int) -> bool:
+    """Whether a user may decide what root reads and writes: root itself, and whoever no process of this
+    container can be. A rootless container sees the host's root as such.
+    """
+    if uid == 0 or os.geteuid() != 0:
+        return True
+    with open("/proc/sys/kernel/overflowuid") as file:  # what stands for all users without a number here
+        if uid != int(file.read()):
+            return False
+    with open("/proc/self/uid_map") as file:
+        first_and_count = [(int(inside), int(count)) for inside, _, count in map(str.split, file)]
+    return not any(first <= uid < first + count for first, count in first_and_count)
 
 
 def _create(directory: int, name: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
@@ -136,6 +138,17 @@ def test_a_file_behind_a_link_of_another_user_is_not_read(
     link(theirs / "file", home / "etc" / "secret")
     with pytest.raises(PermissionError, match="a link that another user may have made"):
         read_regular(str(theirs / "file"))
+
+
+def test_links_of_whom_no_process_here_can_be_are_followed(home: Path, theirs: Path) -> None:
+    """A rootless container has no number for the host's root, who has made the link."""
+    (home / "etc" / "secret").write_text("the host's")
+    link(theirs / "file", home / "etc" / "secret")
+    code = (
+        "import sys; from kolla_mesos_start.files.paths import *; print(read_regular(sys.argv[1]).decode())"
+    )
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", code, str(theirs / "file")]
+    assert subprocess.check_output(command, text=True) == "the host's\n"
 
 
 def test_another_file_that_is_moved_to_dest_is_not_given_away(home: Path, theirs: Path) -> None:
