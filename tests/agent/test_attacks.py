@@ -15,6 +15,7 @@ from tests.conftest import Deployment
 from tests.support.agents import PROGRAM, Containers
 from tests.support.publishing import publish
 from tests.support.waiting import eventually
+from tests.support.zookeeper import Server
 
 TASK = {"commands": {"only": {"command": "true"}}}
 DAEMON = {"service": {"daemon": {"command": ["true"]}}}
@@ -132,6 +133,31 @@ def test_bad_facts_of_a_member_reach_no_file(
     warnings = [line for line in agent.said.splitlines() if "is left out" in line]
     assert sorted(line.split(": ")[1].split()[0] for line in warnings) == sorted(bad)
     assert "forged" not in agent.said and "10.6.6.6" not in agent.said
+
+
+def test_many_entries_of_one_container_cost_others_little(
+    zookeeper: Server, zk: KazooClient, deployment: Deployment, containers: Containers
+) -> None:
+    """Each is read once, and the log names the first few."""
+    many = 2000
+    publish(
+        deployment,
+        "web",
+        {"commands": {"go": {"command": "true", "dependencies": [{"members": "infra/db", "count": 1}]}}},
+    )
+    party = f"{deployment.path}/infra/db/.party"
+    zk.ensure_path(party)
+    for first in range(0, many, 500):
+        entries = zk.transaction()
+        for number in range(first, first + 500):
+            entries.create(f"{party}/{number}", b"{}")
+        entries.commit()
+    before = zookeeper.packets()
+    agent = containers.start("web")
+    agent.says("waits for members of infra/db: 0 of 1 present")
+    assert zookeeper.packets() - before < 2 * many
+    assert agent.said.count("is left out") == 10 and len(agent.said.splitlines()) < 40
+    assert f"{party}: at least 1024 more are left out" in agent.said
 
 
 def test_a_foreign_state_is_cut_and_escaped(
