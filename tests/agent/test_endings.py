@@ -141,6 +141,24 @@ def test_a_defect_ends_with_status_70(deployment: Deployment, containers: Contai
     assert termination_log(agent) == agent.said.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("raise ModuleNotFoundError(name='jinja2')", "ModuleNotFoundError"), ("def", "SyntaxError")],
+)
+def test_a_module_that_can_not_be_loaded_is_named(
+    deployment: Deployment, containers: Containers, tmp_path: Path, content: str, why: str
+) -> None:
+    """Late: only what renders needs jinja2. Another start would not help."""
+    (tmp_path / "jinja2.py").write_text(content)
+    command = {"command": "true", "files": {"conf": {"dest": str(tmp_path / "conf")}}}
+    publish(deployment, "web", {"commands": {"go": command}}, files={"conf": "{{ region }}"})
+    agent = containers.start("web", PYTHONPATH=str(tmp_path))
+    assert agent.ends() == 70
+    reason = agent.ending["reason"]
+    assert "jinja2" in reason and f"can't be loaded ({why})" in reason
+    assert "install the agent again, with all its packages" in reason and not agent.ending["retriable"]
+
+
 def test_two_services_cannot_have_one_role(
     zk: KazooClient, deployment: Deployment, containers: Containers
 ) -> None:
