@@ -1,4 +1,4 @@
-"""Reads an operator's YAML or JSON: a definition as JSON, or variables as texts. All use of PyYAML is here.
+"""Reads an operator's YAML or JSON: a definition as JSON, or variables as texts. All YAML is read here.
 
 It knows no key of a definition. The value of a variable is its text as written.
 
