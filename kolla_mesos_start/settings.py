@@ -1,7 +1,7 @@
 """Reads the environment variables of the agent into Settings, or raises one error that names every bad one.
 
-The valid values and the default of each variable are defined here. Other modules only pass the environment on,
-or read what they need before it is valid: where the log goes, and for `health` the run directory.
+The valid values and the default of each variable are defined here. Other modules only pass the environment
+on, or read what they need before it is valid: where the log goes, and for `health` the run directory.
 
 An empty variable counts as not set, because launchers pass on empty values. NEVER_EMPTY lists the exceptions.
 """
