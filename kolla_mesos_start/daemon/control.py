@@ -6,7 +6,6 @@ The other end is first, then the two commands.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import socket
@@ -164,28 +163,29 @@ def _ask(
     run_dir = find_run_dir(environ)
     path, since = f"{run_dir}/{name}", time.monotonic()
     while True:
+        failure, reply = None, b""
         try:
             reply = _request(path, request, late)
-            break
         except OSError as error:
-            # Who served it was replaced, or ends.
-            gone = isinstance(error, ConnectionError) and name == STOP_SOCKET
-            if gone and time.monotonic() < since + CHANGE and is_held(f"{run_dir}/lock"):
-                time.sleep(LOOK)
-                continue
-            if isinstance(error, ConnectionResetError):
-                reply = b""
-                break
-            is_denied = isinstance(error, PermissionError)
-            print((DENIED if is_denied else absent).format(path=path, why=cause(error)))
-            return 1 if is_denied else if_absent
+            failure = error
+        # Who served it was replaced, or ends.
+        is_gone = isinstance(failure, ConnectionRefusedError) or not (failure or reply)
+        if not (is_gone and name == STOP_SOCKET and time.monotonic() < since + CHANGE):
+            break
+        if not is_held(f"{run_dir}/lock"):
+            break
+        time.sleep(LOOK)
+    if failure:
+        is_denied = isinstance(failure, PermissionError)
+        print((DENIED if is_denied else absent).format(path=path, why=cause(failure)))
+        return 1 if is_denied else if_absent
     status, _, text = reply.decode("utf-8", "replace").partition(" ")
     print(text.strip() or ended)
     return int(status or 1)
 
 
 def _request(path: str, request: bytes, late: str) -> bytes:
-    """The reply to a request. Raises ConnectionResetError if who has taken it ends without one."""
+    """The reply to a request; empty if who has taken it ends without one."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         with contextlib.suppress(BrokenPipeError):  # What it has sent before can still be read.
@@ -194,7 +194,7 @@ def _request(path: str, request: bytes, late: str) -> bytes:
 
 
 def _answer(connection: socket.socket, late: str) -> bytes:
-    """The reply. Raises ConnectionResetError if it ends before."""
+    """The reply; empty if it ends before."""
     answer = b""
     connection.settimeout(LONG if late else None)
     while True:
@@ -207,8 +207,5 @@ def _answer(connection: socket.socket, late: str) -> bytes:
         except ConnectionResetError:
             part = b""
         if not part:
-            break
+            return answer if answer.endswith(b"\n") else b""
         answer += part
-    if answer.endswith(b"\n"):
-        return answer
-    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
