@@ -30,9 +30,9 @@ PATIENCE = 4.0  # seconds that an act waits for its event
 APPLIED_WITHIN = 40.0  # seconds until a change has arrived; the machine is busy with other lives
 # Seconds beyond `drain`, `before_stop` and `stop_grace` until the container has ended: what the daemon has
 # left behind gets another grace, and the machine is busy.
-SLACK = 8.0
+SLACK = 15.0
 GONE_WITHIN = 15.0
-BEFORE_STOP_LIMIT = 2.0
+BEFORE_STOP_LIMIT = 5.0
 KILL_CLIENT_AFTER = 0.15
 DEFECT = 70
 

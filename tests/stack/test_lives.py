@@ -25,7 +25,7 @@ def ground(zookeeper: Server, zk: KazooClient, tmp_path_factory: pytest.TempPath
 
 
 def test_every_stop_and_every_change_counts(ground: Ground) -> None:
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(2) as pool:
         wrong = {seed: sentences for seed, sentences, _ in pool.map(ground.live, SEEDS) if sentences}
     ground.close()
     assert not wrong, "python -m drills.lives --show --runs 1 --seed N"
