@@ -332,12 +332,16 @@ class Life:
             self._asked()
             self.agent.send_signal(signal.SIGTERM)
         elif what == "stop":
+            while not ((self.directory / "run" / "stop").exists() or self._ended):
+                self._wait(0.01)
             self._asked()
-            self._clients.append(self._client())
+            self._clients.append(self._client("stop"))
+        elif what == "refresh":
+            self._clients.append(self._client("refresh"))
         elif what == "killed stop":
             self._stops += 1
             self._may_end = True
-            client = self._client()
+            client = self._client("stop")
             self._wait(KILL_CLIENT_AFTER)
             client.kill()
             client.wait()
@@ -347,9 +351,9 @@ class Life:
         self._stops += 1
         self._may_end = True
 
-    def _client(self) -> subprocess.Popen[bytes]:
+    def _client(self, verb: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, str(PROGRAM), "stop"],
+            [sys.executable, str(PROGRAM), verb],
             env=self._environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -424,7 +428,7 @@ class Life:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 client.wait(SLACK)
             if client.poll() is None:
-                self.wrong.append("a client of `stop` got no answer")
+                self.wrong.append("a client got no answer")
                 client.kill()
         for daemon in self._daemons if self.plan.supervised and self._stops < 2 else ():
             wanted = int(self.plan.before_stop >= 0)

@@ -35,6 +35,8 @@ ACTS = {
     "hide interpreter": 1,
 }
 ENDS = {"stop signal": 6, "stop": 3, "killed stop": 2, "kill daemon": 1, "": 4}
+# In some lives also: a refresh by hand, and a stop before the daemon has begun.
+MORE = {"refresh": 4, "early stop signal": 1, "early stop": 1}
 AFTER_THE_END = {"": 6, "change": 2, "stop signal": 3, "stop": 1, "silence": 1}
 
 
@@ -85,7 +87,18 @@ def plan(seed: int) -> Plan:
             acts.append(extra)
     if not elects:
         acts = [act for act in acts if act.what != "hide interpreter"]
+    more = random.Random(-seed - 1)
+    if more.random() < 0.3:
+        acts = _with(more, _act(more, MORE), acts, drains)
     return Plan(seed, supervised, on_change, kind, check, drain, before_stop, elects, has_width, tuple(acts))
+
+
+def _with(dice: random.Random, act: Act, acts: list[Act], drains: bool) -> list[Act]:
+    if act.what == "refresh":
+        place = dice.randint(1, len(acts))
+        return [*acts[:place], act, *acts[place:]]
+    what = act.what[len("early ") :] if drains else "stop signal"
+    return [Act("", round(dice.uniform(0, 1.5), 4), what, act.seconds), *acts]
 
 
 def _act(dice: random.Random, kinds: dict[str, int], after: str | None = None) -> Act:
