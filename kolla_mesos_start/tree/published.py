@@ -142,13 +142,17 @@ class Published:
         log.warning("%s; waiting for at most %g s", what, PATIENCE)
         if report:
             report.write("waiting", str(what))
-        query, deadline = data_of(self.znodes.publication), now() + PATIENCE
-        self._watches.watch([query])
-        found = self._watches.results
-        if not self.client.loop.wait(lambda: self._watches.fresh() and self._is_over(found[query]), deadline):
+        query, deadline = data_of(self.znodes.publication), min(now() + PATIENCE, self.client.deadline)
+        watches, before = self._watches, set(self._watches.wanted)
+        watches.watch({*before, query})
+        if not self.client.loop.wait(
+            lambda: watches.is_known(query) and self._is_over(watches.results[query]), deadline
+        ):
+            if deadline == self.client.deadline:
+                raise DependenciesNotSatisfied(f"{what}, and the limit for dependencies has passed")
             log.warning("%s; continuing with what is published, which may be incomplete", what.problem)
             self._given_up = mark.stat.mzxid
-        self._watches.watch(())
+        watches.watch(before)
         return True
 
     @staticmethod

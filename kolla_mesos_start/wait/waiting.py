@@ -215,7 +215,10 @@ class Waiting:
         known, image = self._generations.get(dependency), self._progress.image
         if known is None or _has_changed(known, view.answers):
             assert image is not None and self._read_published
-            known = self._generations[dependency] = self._read_published(dependency)
+            timeouts = [each for each in (self._limit, dependency.timeout) if each is not None]
+            due = self._begun[command.path] + min(timeouts, default=math.inf)
+            with self._client.within(max(0.0, due - now())):
+                known = self._generations[dependency] = self._read_published(dependency)
             _warn_of_generation(command, dependency, known, image)
         view.noted.update(map(data_of, known.stamps))
         return known.name

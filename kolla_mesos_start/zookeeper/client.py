@@ -272,7 +272,7 @@ class Client:
         self._warnings: set[str] = set()
         self._granted = 0.0
         self._closing = False
-        self._limit = math.inf
+        self.deadline = math.inf  # of what is done `within` a limit
         self.on_silence: Callable[[str], object] = lambda what: None
         self.session.on_connected(self._check_timeout)
         self.session.on_fault(self._on_fault)
@@ -376,23 +376,23 @@ class Client:
             error = "" if self.connected else self.session.error
             what = f"for an answer of ZooKeeper at {self.session.servers}: {error or NO_ANSWER}"
             self.on_silence(what)
-            if now() >= self._limit:
+            if now() >= self.deadline:
                 raise DependenciesNotSatisfied(f"waited {now() - begun:.0f} s {what}")
             if now() >= logged_at + PROGRESS_INTERVAL:
                 logged_at = now()
                 log.info("waiting for %.0f s %s", now() - begun, what)
-            if self.loop.wait(condition, min(self._limit, now() + SILENT)):
+            if self.loop.wait(condition, min(self.deadline, now() + SILENT)):
                 self.on_silence("")
                 return
 
     @contextlib.contextmanager
     def within(self, limit: float | None) -> Iterator[None]:
         """Limit the requests inside to `limit` seconds together (None: no limit)."""
-        self._limit = math.inf if limit is None else now() + limit
+        self.deadline = math.inf if limit is None else now() + limit
         try:
             yield
         finally:
-            self._limit = math.inf
+            self.deadline = math.inf
 
     def attempt(self, operation: Any, what: str, meanwhile: Callable[[], object] | None = None) -> Any:
         """The result of one request, once connected. Raises Outage if it is unknown whether it was applied.

@@ -5,6 +5,7 @@ Whole agents against a real ZooKeeper.
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -169,6 +170,22 @@ def test_a_daemon_that_waits_for_its_generation_goes_on_once_the_upgrade_is_give
     site.zk.set(f"{site.deployment.path}/variables/release", b"1.0")
     runs_daemon(new)
     assert "2.0, which this image has; it is published for generation 1.0" in new.said
+
+
+def test_the_limit_holds_while_the_generation_is_being_published(site: Site) -> None:
+    """The rest of what is waited for is watched meanwhile."""
+    front = Front(site)
+    front.release("1.0")
+    front.migrate("1.0")
+    front.release("2.0")
+    new = site.containers.start(WEB, KOLLA_GENERATION="2.0", KOLLA_WAIT_TIMEOUT="5")
+    new.says(ITS_OWN)
+    mark = json.dumps({"what": "publication", "by": "op", "begun": "now", "finished": None, "services": []})
+    site.zk.set(f"{site.deployment.path}/.publication", mark.encode())
+    site.zk.set(f"{site.deployment.path}/variables/release", b"1.0")
+    new.says("waiting for at most 30 s")
+    assert new.ends(25) == 75
+    assert "and the limit for dependencies has passed" in new.ending["reason"]
 
 
 @pytest.mark.parametrize(
