@@ -50,10 +50,13 @@ status is 1 if it could not be deregistered, or if `before_stop` failed.
 """
 
 
-def main() -> None:
-    """Run the command that the arguments name, and exit with its status."""
+def main(lock: int | None = None) -> None:
+    """Run the command that the arguments name, and exit with its status.
+
+    `lock`: a descriptor, if this process has locked the run directory already.
+    """
     try:
-        _run()
+        _run(lock)
     except Exception as error:  # Once it is loaded, the agent itself reports all errors.
         from kolla_mesos_start import log
         from kolla_mesos_start.errors import unexpected, where
@@ -67,7 +70,7 @@ def main() -> None:
         _exit(failure.status)
 
 
-def _run() -> None:
+def _run(lock: int | None) -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["health"] and not {"-h", "--help"} & set(arguments):
         from kolla_mesos_start.health import health
@@ -88,7 +91,7 @@ def _run() -> None:
     gc.disable()
     from kolla_mesos_start import agent
 
-    agent.main(verb, option)
+    agent.main(verb, option, lock)
 
 
 def _exit(status: int) -> NoReturn:

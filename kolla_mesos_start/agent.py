@@ -64,9 +64,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)  # and that of KO
 COLLECT_GARBAGE_AFTER = 1.0
 
 
-def main(verb: str = "run", show: bool = False) -> NoReturn:
+def main(verb: str = "run", show: bool = False, lock: int | None = None) -> NoReturn:
     """Start the container, or `check` what a start would do; exit with the documented status."""
-    _run_to_exit(lambda agent: agent.check(show) if verb == "check" else agent.run())
+    _run_to_exit(lambda agent: agent.check(show) if verb == "check" else agent.run(lock))
 
 
 def refresh(order: int, report: int) -> NoReturn:
@@ -126,11 +126,15 @@ class Agent:
         self.begins_again = False
         self._stop_signals: set[int] = set()
 
-    def run(self) -> int:
-        """Run all stages. Returns the exit status of a task; a daemon replaces this process instead."""
+    def run(self, lock: int | None = None) -> int:
+        """Run all stages. Returns the exit status of a task; a daemon replaces this process instead.
+
+        `lock` is that of the run directory, if this process has it already.
+        """
         self._read_environment()
         self._warn_of_world_readable()
-        self.report = Report(StateFile.take(self.settings.run_dir))
+        run_dir = self.settings.run_dir
+        self.report = Report(StateFile.take(run_dir) if lock is None else StateFile.again(run_dir, lock))
         self._connect(lambda why: self.report.write("waiting", why))
         self.client.on_silence = self.report.write_silence
 

@@ -113,7 +113,12 @@ class StateFile:
             raise _bad_run_dir(run_dir, expected).because(error.errno) from error
         if fd is None:
             raise _bad_run_dir(run_dir, "another agent runs here: give each container its own directory")
-        state_file = cls(run_dir, fd)
+        return cls.again(run_dir, fd)
+
+    @classmethod
+    def again(cls, run_dir: str, fd: int) -> StateFile:
+        """Begin a start with the lock that this process has already."""
+        state_file = cls.inherit(run_dir, fd)
         # Replace the last line of the previous run at once: it may say `ready`.
         state_file.write("waiting", "for a connection to ZooKeeper")
         return state_file

@@ -222,11 +222,14 @@ class Registrar:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def leave(self, timeout: float = math.inf, status: int | None = None, why: str = "") -> None:
+    def leave(
+        self, timeout: float = math.inf, status: int | None = None, why: str = "", *, releases: bool = True
+    ) -> None:
         """Clean up after the daemon has ended, within `timeout` seconds.
 
         If it was never ready, that is recorded. `status` is its exit status; None: only its parent knows it.
-        `why`: the reason why it could not be restarted.
+        `why`: the reason why it could not be restarted. `releases`: the container ends; otherwise its run
+        directory stays locked, because a new agent follows.
         """
         ending = None
         # Only its parent knows whether it was asked to stop; the message is true in both cases.
@@ -248,8 +251,8 @@ class Registrar:
         self._warn_of_another()
         self.loop.ignore(self._notify_socket.fd)
         self._notify_socket.close()
-        # Now the next container may use the run directory; it can't take our session.
-        os.close(self.reporter.report.state_file.fd)
+        if releases:  # Now the next container may use the run directory; it can't take our session.
+            os.close(self.reporter.report.state_file.fd)
         deadline = now() + min(self.session.timeout, timeout)
         if ending:
             self.loop.wait(lambda: self.session.connected, deadline)

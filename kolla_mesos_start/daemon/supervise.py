@@ -32,10 +32,10 @@ log = Logger(__name__)
 
 WITHDRAW_TIMEOUT = 1.0  # seconds; then SIGTERM is forwarded anyway
 LEAVE_TIMEOUT = 1.0  # seconds; then the session ends with its timeout
-# A new agent in this process; the import paths are arguments.
+# A new agent in this process, with the lock of the old one; the import paths are arguments.
 AGENT = (
-    "import sys; sys.path[:] = sys.argv[1:]; sys.argv[1:] = []; "
-    "from kolla_mesos_start.__main__ import main; main()"
+    "import sys; lock = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; sys.argv[1:] = []; "
+    "from kolla_mesos_start.__main__ import main; main(lock)"
 )
 LEFTOVER_GRACE = 0.25  # seconds, as in the guard
 KILLED_AGAIN_AFTER = 0.05  # seconds, because processes may fork while they are being killed
@@ -158,13 +158,14 @@ class Supervisor(Registrar):
 
     def _become_agent(self, environ: Mapping[str, str]) -> NoReturn:
         """Replace this process by a new agent: a restart passes through the election, like any start."""
-        argv = python(AGENT)
+        lock = self.reporter.report.state_file.fd
+        argv = python(AGENT, str(lock))
         try:  # An interpreter that can't be executed must be found while that can still be recorded.
             Child([argv[0], "-I", "-S", "-c", ""], environ).started().wait()
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}: {argv[0]}, the agent's interpreter") from error
         log.info("the daemon has ended: its restart passes through the election")
-        self.leave(LEAVE_TIMEOUT)
+        self.leave(LEAVE_TIMEOUT, releases=False)
         # A later signal stays pending for the agent.
         stops = {signal.SIGTERM, signal.SIGINT, self._handoff.stop_signal}
         signal.pthread_sigmask(signal.SIG_BLOCK, stops)
@@ -174,7 +175,7 @@ class Supervisor(Registrar):
         last = 2 + int(self._handoff.of_manager.get("LISTEN_FDS", 0))
         for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > last]:
             with contextlib.suppress(OSError):  # The descriptor of this listing is closed already.
-                os.set_inheritable(fd, False)
+                os.set_inheritable(fd, fd == lock)
         try:
             os.execve(argv[0], argv, dict(environ))
         except OSError as error:  # It was there a moment ago.

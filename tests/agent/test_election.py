@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import sysconfig
 from collections import Counter
@@ -26,11 +27,11 @@ from kazoo.security import make_digest_acl_credential
 from tests import CHECKOUT
 from tests.conftest import Deployment
 from tests.support import lossy_proxy
-from tests.support.agents import Agent, Containers
+from tests.support.agents import PROGRAM, Agent, Containers
 from tests.support.counting import Line
 from tests.support.link import Link
 from tests.support.tool import run_ctl
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 from tests.support.zookeeper import HOST, Process, Server, free_port
 
 MEMBER = CHECKOUT / "tests" / "support" / "cluster_member.py"
@@ -653,15 +654,43 @@ def test_an_interpreter_that_vanishes_at_the_last_instant(cluster: Cluster, zook
     assert "defect" not in agent.said
 
 
-def test_a_stop_during_the_election_of_a_restart_ends_the_container(cluster: Cluster) -> None:
+@pytest.mark.parametrize("by_client", [False, True], ids=["signal", "client"])
+def test_a_stop_during_the_election_of_a_restart_ends_the_container(
+    cluster: Cluster, by_client: bool
+) -> None:
     agent = start_supervised(cluster, drain=0.1)
     (cluster.data / "a" / "fail").write_text("3")
     variable(cluster, "two")
     agent.says("this host is no candidate yet")
-    agent.signal(signal.SIGTERM)
+    if by_client:
+        assert stopping(agent).wait(LIMIT) == 0
+    else:
+        agent.signal(signal.SIGTERM)
     assert agent.ends() == 128 + signal.SIGTERM
     assert cluster.names("running") == []
     eventually(lambda: not agent.processes, "no process is left")
+
+
+def stopping(agent: Agent) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(PROGRAM), "stop"], env=agent.environ)
+
+
+def test_a_client_of_stop_waits_for_the_agent_of_a_restart(cluster: Cluster, zookeeper: Server) -> None:
+    """Nobody listens between the registrar and the new agent, here as long as ZooKeeper is silent."""
+    agent = start_supervised(cluster, drain=0.1)
+    (cluster.data / "a" / "fail").write_text("3")
+    variable(cluster, "two")
+    agent.says("draining")
+    zookeeper.freeze()
+    try:
+        agent.says("its restart passes through the election")
+        client = stopping(agent)
+        with suppress(subprocess.TimeoutExpired):
+            client.wait(0.5)
+    finally:
+        zookeeper.thaw()
+    assert client.wait(LIMIT) == 0
+    assert agent.ends() == 128 + signal.SIGTERM
 
 
 def test_only_the_service_may_change_its_election(cluster: Cluster, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_no_request_is_repeated_without_a_pause(clients: Clients, code: int) -> 
         client.session.on_connected(partial(ask_greedily, client.session, operation))
     clients.loop.sleep(WINDOW)
     sent = {name: sum(proxy.requests.values()) for name, proxy in proxies.items()}
-    assert min(sent.values()) > 1
+    assert min(sent.values()) > 0
     for name, times in sent.items():
         is_absent = code == -101 and name in ("exists", "getData", "getChildren", "getChildren2")
         assert times < (MOST_FOR_ABSENT if is_absent else MOST), name
