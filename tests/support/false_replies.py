@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from tests.support.lossy_proxy import HOST, OPERATION, XID, frames
 from tests.support.waiting import LIMIT
-from tests.support.zookeeper import free_port
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, SYNC = range(1, 10)
 GET_CHILDREN2, CHECK, MULTI, AUTH, CLOSE = 12, 13, 14, 100, -11
@@ -37,18 +36,21 @@ class FalseReplies:
     """`lie`: the present one; `requests` counts those that came, by kind."""
 
     def __init__(self, target: int) -> None:
-        self.port, self._target = free_port(), target
-        self.hosts = f"{HOST}:{self.port}"
+        self._target = target
         self.lie: Lie | None = None
         self.requests: Counter[int] = Counter()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> FalseReplies:
-        serving = asyncio.start_server(self._carry, HOST, self.port)
-        self._server = self._loop.run_until_complete(serving)
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._carry, HOST, 0))
+        self.port: int = self._server.sockets[0].getsockname()[1]
         self._thread.start()
         return self
+
+    @property
+    def hosts(self) -> str:
+        return f"{HOST}:{self.port}"
 
     def __exit__(self, *exception: object) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LIMIT)

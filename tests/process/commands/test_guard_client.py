@@ -43,8 +43,10 @@ import sys
 sys.path.insert(0, {repository!r})
 from kolla_mesos_start.loop import Loop, now
 from kolla_mesos_start.processes import reap
+from kolla_mesos_start.commands import guard as module
 from kolla_mesos_start.commands.guard_client import Guard
 import os, signal
+module.LATE_TIMEOUT = module.KILL_TIMEOUT  # as PATIENT_BOOT
 loop = Loop()
 guard = Guard(loop, "shop/api")
 guard.start()
