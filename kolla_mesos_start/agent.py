@@ -560,7 +560,10 @@ class Agent:
         if not self._stop_requests:
             from kolla_mesos_start.daemon.control import StopRequests
 
-            self._stop_requests = StopRequests(self.settings.run_dir, self.loop, self._on_stop)
+            try:
+                self._stop_requests = StopRequests(self.settings.run_dir, self.loop, self._on_stop)
+            except OSError as error:  # A task needs no socket. That of a daemon follows, and is needed.
+                log.warning("`kolla_mesos_start stop` can't reach this start: %s", error.strerror)
 
     def _on_stop_signals(self, signums: Iterable[int], handler: Callable[[int], object]) -> None:
         for signum in signums:

@@ -63,12 +63,15 @@ class RequestSocket:
         self._loop, self._on_connection = loop, on_connection
         clear(path)
         before = os.umask(0o177)
+        self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket = socket.socket(socket.AF_UNIX)
             self._socket.bind(path)
+            self._socket.listen()
+        except OSError:
+            self._socket.close()
+            raise
         finally:
             os.umask(before)
-        self._socket.listen()
         self._socket.setblocking(False)
         loop.listen(self._socket.fileno(), self._accept)
 

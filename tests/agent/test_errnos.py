@@ -92,6 +92,14 @@ def test_a_call_that_is_refused_for_now_is_worth_a_retry(
     assert "report this" not in agent.said
 
 
+def test_a_task_needs_no_socket(deployment: Deployment, containers: Containers) -> None:
+    """Only `stop` would: some file systems have none."""
+    publish(deployment, "web", COMMAND)
+    agent = containers.start("web", under=(*REFUSED_CALLS, "listen:EOPNOTSUPP"))
+    assert agent.ends() == 0
+    assert "`kolla_mesos_start stop` can't reach this start: Operation not supported" in agent.said
+
+
 @pytest.mark.parametrize("mode", ["exec", "supervise"])
 @pytest.mark.parametrize("what", [{}, COMMAND])
 def test_a_crowded_container_is_worth_a_retry(
