@@ -164,11 +164,12 @@ def _ask(
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     run_dir = find_run_dir(environ)
-    path, since = f"{run_dir}/{name}", time.monotonic()
+    path, since, was_taken = f"{run_dir}/{name}", time.monotonic(), False
     while True:
         failure, reply = None, b""
         try:
             reply = _request(path, request, late)
+            was_taken = True
         except OSError as error:
             failure = error
         # Who served it was replaced, or ends.
@@ -178,7 +179,7 @@ def _ask(
         if not is_held(f"{run_dir}/lock"):
             break
         time.sleep(LOOK)
-    if failure:
+    if failure and not was_taken:
         is_denied = isinstance(failure, PermissionError)
         print((DENIED if is_denied else absent).format(path=path, why=cause(failure)))
         return 1 if is_denied else if_absent
