@@ -5,16 +5,16 @@ Such a request is not applied: the server gets one that reads `/` in its place.
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
-from tests.support.lossy_proxy import HOST, OPERATION, XID, frames
-from tests.support.waiting import LIMIT
+from tests.support.lossy_proxy import HOST, OPERATION, XID
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, SYNC = range(1, 10)
 GET_CHILDREN2, CHECK, MULTI, AUTH, CLOSE = 12, 13, 14, 100, -11
@@ -39,13 +39,13 @@ class FalseReplies:
         self._target = target
         self.lie: Lie | None = None
         self.requests: Counter[int] = Counter()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> FalseReplies:
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._carry, HOST, 0))
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        self._thread.start()
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
         return self
 
     @property
@@ -53,61 +53,69 @@ class FalseReplies:
         return f"{HOST}:{self.port}"
 
     def __exit__(self, *exception: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LIMIT)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        self._server.close()
-        await asyncio.sleep(0.01)  # The last connection may just have been accepted.
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        await asyncio.sleep(0)  # in which connections are closed
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = [writer]
-        with suppress(asyncio.CancelledError):  # at the end of the test
-            server_reader, server_writer = await asyncio.open_connection(HOST, self._target)
-            writers.append(server_writer)
-            lies: dict[bytes, bytes] = {}
-            ways = [self._ask(reader, server_writer, lies), self._answer(server_reader, writer, lies)]
-            await asyncio.wait([asyncio.create_task(w) for w in ways], return_when=asyncio.FIRST_COMPLETED)
-        for each in writers:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        _end(*self._sockets)
+        for thread in self._threads:
+            thread.join()
+        for each in (self._listener, *self._sockets):
             each.close()
 
-    async def _ask(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lies: dict[bytes, bytes]
-    ) -> None:
-        connects = True
-        async for frame in frames(reader):
-            if connects:
-                connects = False
-                writer.write(frame)
-                continue
-            (kind,) = struct.unpack("!i", frame[OPERATION])
-            self.requests[kind] += 1
-            lie = self.lie
-            if lie and lie.kind == kind and lie.text in frame:
-                inner = kind == MULTI and lie.inner
-                body = struct.pack("!qi", 0, 0 if inner else lie.code)
-                lies[frame[XID]] = body + (results(frame, lie.code) if inner else b"")
-                if kind != AUTH:
-                    frame = struct.pack("!i", 4 + len(READ_ROOT)) + frame[XID] + READ_ROOT
-            writer.write(frame)
+    def _start(self, work: Callable[[], object]) -> None:
+        self._threads.append(threading.Thread(target=work))
+        self._threads[-1].start()
 
-    async def _answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lies: dict[bytes, bytes]
-    ) -> None:
-        connects = True
-        async for frame in frames(reader):
-            if not connects and frame[XID] in lies:
+    def _accept(self) -> None:
+        with suppress(OSError):  # the end
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((HOST, self._target))
+                self._sockets += [client, server]
+                lies: dict[bytes, bytes] = {}
+                self._start(partial(self._ask, client, server, lies))
+                self._start(partial(self._answer, server, client, lies))
+
+    def _ask(self, client: socket.socket, server: socket.socket, lies: dict[bytes, bytes]) -> None:
+        for number, frame in enumerate(_frames(client)):
+            if number:  # The first one connects.
+                frame = self._changed(frame, lies)
+            with suppress(OSError):
+                server.sendall(frame)
+        _end(client, server)
+
+    def _changed(self, frame: bytes, lies: dict[bytes, bytes]) -> bytes:
+        """What the server gets in place of a request."""
+        (kind,) = struct.unpack("!i", frame[OPERATION])
+        self.requests[kind] += 1
+        lie = self.lie
+        if not lie or lie.kind != kind or lie.text not in frame:
+            return frame
+        inner = kind == MULTI and lie.inner
+        body = struct.pack("!qi", 0, 0 if inner else lie.code)
+        lies[frame[XID]] = body + (results(frame, lie.code) if inner else b"")
+        return frame if kind == AUTH else struct.pack("!i", 4 + len(READ_ROOT)) + frame[XID] + READ_ROOT
+
+    def _answer(self, server: socket.socket, client: socket.socket, lies: dict[bytes, bytes]) -> None:
+        for number, frame in enumerate(_frames(server)):
+            if number and frame[XID] in lies:
                 body = frame[XID] + lies.pop(frame[XID])
                 frame = struct.pack("!i", len(body)) + body
-            connects = False
-            writer.write(frame)
+            with suppress(OSError):
+                client.sendall(frame)
+        _end(client, server)
+
+
+def _end(*connections: socket.socket) -> None:
+    for each in connections:
+        with suppress(OSError):  # It has ended.
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _frames(connection: socket.socket) -> Iterator[bytes]:
+    """Each packet with its length before it, until the connection ends."""
+    with suppress(OSError), connection.makefile("rb") as file:
+        while len(length := file.read(4)) == 4:
+            yield length + file.read(int.from_bytes(length, "big"))
 
 
 def results(frame: bytes, code: int) -> bytes:
