@@ -44,7 +44,8 @@ container, as the agent's user or root.
 """
 STOP = """\
 Drain this container's daemon, run its `before_stop`, send it SIGTERM, and
-wait until it has ended. The daemon is no longer registered then. For a hook
+wait until it has ended. The daemon is no longer registered then. While the
+container still starts, this ends the start, as SIGTERM does. For a hook
 that a launcher runs before it sends SIGTERM itself, add --no-term. The exit
 status is 1 if it could not be deregistered, or if `before_stop` failed.
 """

@@ -332,7 +332,8 @@ class Life:
             self._asked()
             self.agent.send_signal(signal.SIGTERM)
         elif what == "stop":
-            while not ((self.directory / "run" / "stop").exists() or self._ended):
+            until = time.monotonic() + PATIENCE
+            while not (self.directory / "run" / "stop").exists() and time.monotonic() < until:
                 self._wait(0.01)
             self._asked()
             self._clients.append(self._client("stop"))

@@ -31,8 +31,7 @@ DRAIN, STOP = b"D", b"T"
 NOT_STARTED = b"0 nothing to drain: the daemon is not started yet\n"
 START_ENDED = b"0 the daemon was not started yet; now it will not be\n"
 
-# Seconds in which `stop` waits for whoever serves it next, and between two attempts: a daemon that ends may
-# be started again.
+# Seconds: how long `stop` tries to connect while a daemon is started again, and the pause between attempts.
 CHANGE, LOOK = 10.0, 0.05
 RETRY = 1.0  # seconds until the next attempt to accept a connection, or to start a command
 LONG = 10.0  # seconds of a refresh
@@ -43,8 +42,8 @@ NOT_REFRESHED = (
     " its definition has no on_change: then restart the container"
 )
 NOTHING_TO_DRAIN = (
-    "nothing to drain: {path} can't be connected to ({why}). Either the daemon is not started yet, or its"
-    " definition has neither drain nor before_stop: then stop the container"
+    "nothing to drain: {path} can't be connected to ({why}). Either no agent runs here, or the"
+    " definition of its daemon has neither drain nor before_stop: then stop the container"
 )
 TAKES_LONG = (
     "it takes long: see `kolla_mesos_start health` and the container's log. The refresh goes on without this"

@@ -138,12 +138,12 @@ def _refuse_untrusted(directory: int, path: str) -> None:
 
 
 def _is_trusted(uid: int) -> bool:
-    """Whether a user may decide what root reads and writes: root itself, and whoever no process of this
-    container can be. A rootless container sees the host's root as such.
+    """Whether root may follow a link of this user: its own links, and those of a user that no process of this
+    container can become. In a rootless container, links of the host's root are such.
     """
     if uid == 0 or os.geteuid() != 0:
         return True
-    with open("/proc/sys/kernel/overflowuid") as file:  # what stands for all users without a number here
+    with open("/proc/sys/kernel/overflowuid") as file:  # shown for each user that the namespace lacks
         if uid != int(file.read()):
             return False
     with open("/proc/self/uid_map") as file:
